@@ -8,7 +8,6 @@ import contextlib
 import io
 import logging
 import math
-import posixpath
 import re
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -16,39 +15,24 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from xml.parsers import expat
 
 from model_utils.errors import DataError, first_few, shorten
 from model_utils.files import open_file
 from src.text.cell_values import NumberedRows, Row, index_of, text_of, without_midnight
+from src.text.workbook_archive import SAVE_ANEW, Fault, check_archive, read_events, read_relations, said_twice
 
 logger = logging.getLogger(__name__)
 ERROR: list[Any] = []  # value of a cell whose formula failed or was never computed: not text
 MOST_ROWS = 1_048_576  # Excel's limits for a sheet
 MOST_COLUMNS = 16_384
 MOST_TITLES = 20  # sheets listed in an error message
-ALWAYS_UNPACKED = 32 << 20  # decompressed bytes allowed for any workbook
-MOST_UNPACKED = 1 << 30  # decompressed bytes allowed for large files
-MOST_SHRUNK = 50  # compression ratio allowed for large files; Excel's sheets have about 10
 LONGEST_FORMAT = 1000  # characters of a number format, whose test takes quadratic time; Excel allows 255
-DEEPEST = 100  # nested elements
-LONGEST_TAG = 1 << 20  # bytes of an element's name and attributes, which take 250 times as much in memory
-ONCE = {"workbookPr", "sheets", "sheetData", "numFmts", "cellXfs"}  # elements that a part has once
-SINGLE_PARTS = {"officeDocument", "sharedStrings", "styles"}
-UNNESTED = {"row", "c", "si"}  # elements that are never inside one of their kind
-CHUNK = 1 << 16  # bytes parsed at once
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-SAVE_ANEW = "open it in Excel or LibreOffice and save it again"
 _ESCAPED = re.compile("_x(00[01][0-9A-F]|005F)_")  # control characters and _ in .xlsx
 _REFERENCE = re.compile("([A-Z]{1,3})([1-9][0-9]*)")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")  # one way to match: no backtracking
 _BOOLEANS = {"0": False, "false": False, "1": True, "true": True}
 _CHINESE_DATE_FORMATS = dict.fromkeys([*range(27, 37), *range(50, 59)], "yyyy-mm-dd")  # built into Excel, not openpyxl
-Event = tuple[str, dict[str, str] | None, str]  # local tag; attributes, None at the element's end; text at its end
-
-
-class _Fault(ValueError):  # noqa: N818 - its text becomes a DataError
-    """Fault of a workbook; the message lacks its subject (file or row)."""
 
 
 @dataclass
@@ -80,7 +64,7 @@ class _CellDecoder:
             return self._number(style, text)
         if cell_type == "s":
             if not text.strip().isdecimal() or int(text) >= len(self.strings):
-                raise _Fault(f"refers to shared string {shorten(text)} of {len(self.strings)}")
+                raise Fault(f"refers to shared string {shorten(text)} of {len(self.strings)}")
             return self.strings[int(text)]
         if cell_type in ("str", "inlineStr"):
             return _unescape(text)
@@ -90,12 +74,12 @@ class _CellDecoder:
             from openpyxl.utils.datetime import from_ISO8601
 
             return without_midnight(from_ISO8601(text))
-        raise _Fault(f"holds {shorten(text)} in a cell of type {shorten(cell_type)}")
+        raise Fault(f"holds {shorten(text)} in a cell of type {shorten(cell_type)}")
 
     def _number(self, style: str, text: str) -> Any:
         text = text.strip()
         if not _NUMBER.fullmatch(text):
-            raise _Fault(f"holds {shorten(text)} in a cell for numbers")
+            raise Fault(f"holds {shorten(text)} in a cell for numbers")
         is_duration = self.date_formats.get(int(style))
         if is_duration is not None:
             return date_value(float(text), self.epoch, is_duration)
@@ -135,9 +119,9 @@ def read_xlsx(path: Path, sheet_name: str | None = None) -> NumberedRows:
     """
     with workbook_errors(path), open_file(path) as file:
         if file.read(len(OLE)) == OLE:
-            raise _Fault("is locked with a password, or is an .xls file: remove the password, or rename it")
+            raise Fault("is locked with a password, or is an .xls file: remove the password, or rename it")
         with zipfile.ZipFile(file) as archive:
-            _check_archive(archive)
+            check_archive(archive)
             sheets, decoder = _open_book(archive)
             titles = [sheet.title for sheet in sheets]
             sheet = sheets[sheet_index(path, titles, [sheet.is_visible for sheet in sheets], sheet_name)]
@@ -148,102 +132,14 @@ def read_xlsx(path: Path, sheet_name: str | None = None) -> NumberedRows:
             yield from _sheet_rows(path, archive, sheet, decoder)
 
 
-def _check_archive(archive: zipfile.ZipFile) -> None:
-    """Raise _Fault if decompressing the archive could exhaust memory, or an entry is repeated or oddly compressed."""
-    entries = archive.infolist()
-    size = sum(entry.file_size for entry in entries)
-    allowed = min(MOST_UNPACKED, ALWAYS_UNPACKED + MOST_SHRUNK * sum(entry.compress_size for entry in entries))
-    if size > allowed:
-        raise _Fault(f"would unpack to {size >> 20:,} MB, allowed are {allowed >> 20:,} MB; save its sheet as .csv")
-    names = set()
-    for entry in entries:
-        if entry.filename.casefold() in names:
-            raise _Fault(f"is damaged: it holds {shorten(entry.filename)} twice; {SAVE_ANEW}")
-        # zipfile decompresses only these two in pieces, and a workbook has no others.
-        if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise _Fault(f"is damaged: {shorten(entry.filename)} has an unknown compression; {SAVE_ANEW}")
-        names.add(entry.filename.casefold())
-
-
-def _events(archive: zipfile.ZipFile, part: str) -> Iterator[Event]:
-    """Yield the starts and ends of the XML elements of a part; raise _Fault if the part is missing."""
-    events: list[Event] = []
-    texts: list[str] = []
-    open_tags: list[str] = []
-    part_tags: set[str] = set()
-
-    def start(name: str, attributes: dict[str, str]) -> None:
-        tag = name.rpartition(":")[2]
-        is_in_root = len(open_tags) == 1
-        if (tag in ONCE and is_in_root and tag in part_tags) or (tag in UNNESTED and tag in open_tags):
-            raise _said_twice(part, tag)
-        if is_in_root:
-            part_tags.add(tag)
-        open_tags.append(tag)
-        if len(open_tags) > DEEPEST:
-            raise _Fault(f"is damaged: {shorten(part)} has more than {DEEPEST} elements inside each other")
-        texts.clear()
-        events.append((tag, attributes, ""))
-
-    def end(_: str) -> None:
-        events.append((open_tags.pop(), None, "".join(texts)))
-        texts.clear()
-
-    def refuse_entities(*_: Any) -> None:
-        raise _Fault("is damaged: it declares a document type")
-
-    parser = expat.ParserCreate()
-    parser.buffer_text = True
-    parser.StartElementHandler = start
-    parser.EndElementHandler = end
-    parser.CharacterDataHandler = texts.append
-    parser.StartDoctypeDeclHandler = refuse_entities
-    if part not in archive.namelist():
-        raise _Fault(f"is damaged: it lacks {shorten(part)}; {SAVE_ANEW}")
-    with archive.open(part) as source:
-        while chunk := source.read(CHUNK):
-            parser.Parse(chunk)
-            if source.tell() - parser.CurrentByteIndex > LONGEST_TAG:
-                raise _Fault(
-                    f"is damaged: {shorten(part)} has an element or a comment of more than {LONGEST_TAG} bytes"
-                )
-            yield from events
-            events.clear()
-    parser.Parse(b"", True)
-    yield from events
-
-
-def _said_twice(part: str, name: str) -> _Fault:
-    return _Fault(f"is damaged: {shorten(part)} has {shorten(name)} twice; {SAVE_ANEW}")
-
-
-def _relations(archive: zipfile.ZipFile, part: str) -> tuple[dict[str, tuple[str, str]], dict[str, str]]:
-    """Return the parts that a part refers to: type and name by relationship id, and name by type."""
-    folder, file_name = posixpath.split(part)
-    relations: dict[str, tuple[str, str]] = {}
-    parts: dict[str, str] = {}
-    for tag, attributes, _ in _events(archive, posixpath.join(folder, "_rels", f"{file_name}.rels")):
-        if tag == "Relationship" and attributes is not None:
-            name = attributes["Id"]
-            relation_type = posixpath.basename(attributes["Type"])
-            target = posixpath.normpath(posixpath.join("/", folder, attributes["Target"])).lstrip("/")
-            if name in relations:
-                raise _said_twice(part, f"relation {name}")
-            if relation_type in parts and relation_type in SINGLE_PARTS:
-                raise _said_twice(part, f"relation {relation_type}")
-            relations[name] = (relation_type, target)
-            parts[relation_type] = target
-    return relations, parts
-
-
 def _open_book(archive: zipfile.ZipFile) -> tuple[list[_Sheet], _CellDecoder]:
     from openpyxl.utils.datetime import MAC_EPOCH, WINDOWS_EPOCH
 
-    book = _relations(archive, "")[1]["officeDocument"]
-    relations, parts = _relations(archive, book)
+    book = read_relations(archive, "")[1]["officeDocument"]
+    relations, parts = read_relations(archive, book)
     sheets = []
     decoder = _CellDecoder(WINDOWS_EPOCH)
-    for tag, attributes, _ in _events(archive, book):
+    for tag, attributes, _ in read_events(archive, book):
         if tag == "workbookPr" and attributes and _BOOLEANS[attributes.get("date1904", "0")]:
             decoder.epoch = MAC_EPOCH
         elif tag == "sheet" and attributes:
@@ -252,7 +148,7 @@ def _open_book(archive: zipfile.ZipFile) -> tuple[list[_Sheet], _CellDecoder]:
             if relation_type == "worksheet":  # others are charts and macros
                 sheets.append(_Sheet(attributes["name"], part, attributes.get("state", "visible") == "visible"))
     if not sheets:
-        raise _Fault("has no worksheet")
+        raise Fault("has no worksheet")
     if parts.get("sharedStrings") in archive.namelist():
         decoder.strings = _shared_strings(archive, parts["sharedStrings"])
     if parts.get("styles") in archive.namelist():
@@ -264,7 +160,7 @@ def _shared_strings(archive: zipfile.ZipFile, part: str) -> list[str]:
     strings: list[str] = []
     pieces: list[str] = []
     is_phonetic = False
-    for tag, attributes, text in _events(archive, part):
+    for tag, attributes, text in read_events(archive, part):
         if tag == "rPh":  # pronunciation hints, not part of the text
             is_phonetic = attributes is not None
         elif attributes is None and tag == "t" and not is_phonetic:
@@ -282,15 +178,15 @@ def _date_formats(archive: zipfile.ZipFile, part: str) -> dict[int, bool]:
     formats: dict[str, str] = {}
     cell_formats: list[str] = []
     is_cell_format = False
-    for tag, attributes, _ in _events(archive, part):
+    for tag, attributes, _ in read_events(archive, part):
         if tag == "cellXfs":
             is_cell_format = attributes is not None
         elif tag == "numFmt" and attributes and not cell_formats:  # later ones belong to conditional formats
             code = attributes["formatCode"]
             if len(code) > LONGEST_FORMAT:
-                raise _Fault(f"is damaged: {shorten(part)} has a number format that is too long; {SAVE_ANEW}")
+                raise Fault(f"is damaged: {shorten(part)} has a number format that is too long; {SAVE_ANEW}")
             if formats.setdefault(attributes["numFmtId"], code) != code:
-                raise _said_twice(part, f"number format {attributes['numFmtId']}")
+                raise said_twice(part, f"number format {attributes['numFmtId']}")
         elif tag == "xf" and attributes is not None and is_cell_format:
             cell_formats.append(attributes.get("numFmtId", "0"))
     builtin = {str(format_id): code for format_id, code in (_CHINESE_DATE_FORMATS | BUILTIN_FORMATS).items()}
@@ -300,12 +196,12 @@ def _date_formats(archive: zipfile.ZipFile, part: str) -> dict[int, bool]:
 
 
 def _has_data(archive: zipfile.ZipFile, part: str) -> bool:
-    return any(text for tag, _, text in _events(archive, part) if tag in ("v", "t", "f"))
+    return any(text for tag, _, text in read_events(archive, part) if tag in ("v", "t", "f"))
 
 
 def _warn_of_merged_cells(path: Path, archive: zipfile.ZipFile, sheet: _Sheet) -> None:
     # A separate pass: they are listed after the rows, and a row emptied by them may end the run before.
-    ranges = [cells["ref"] for tag, cells, _ in _events(archive, sheet.part) if tag == "mergeCell" and cells]
+    ranges = [cells["ref"] for tag, cells, _ in read_events(archive, sheet.part) if tag == "mergeCell" and cells]
     if ranges:
         logger.warning(
             f"{path}: sheet {shorten(sheet.title)} has merged cells ({first_few(ranges)}), of which only the first has "
@@ -319,7 +215,7 @@ def _sheet_rows(path: Path, archive: zipfile.ZipFile, sheet: _Sheet, decoder: _C
     is_warned = False
     try:
         row: list[str | None] = []
-        for tag, attributes, text in _events(archive, sheet.part):
+        for tag, attributes, text in read_events(archive, sheet.part):
             if tag == "row":
                 if attributes is None:
                     yield row_number, row
@@ -327,7 +223,7 @@ def _sheet_rows(path: Path, archive: zipfile.ZipFile, sheet: _Sheet, decoder: _C
                 previous = row_number
                 row_number = int(attributes.get("r", row_number + 1))
                 if row_number <= previous or row_number > MOST_ROWS:
-                    raise _Fault(f"comes after row {previous}: rows must be in order and at most {MOST_ROWS:,}")
+                    raise Fault(f"comes after row {previous}: rows must be in order and at most {MOST_ROWS:,}")
                 row = []
             elif tag == "c" and attributes is not None:
                 _fill_up_to(row, row_number, attributes.get("r"))
@@ -340,7 +236,7 @@ def _sheet_rows(path: Path, archive: zipfile.ZipFile, sheet: _Sheet, decoder: _C
                 has_formula = True
             elif tag in ("v", "is") and attributes is not None:
                 if pieces:
-                    raise _Fault("has a cell with two values")
+                    raise Fault("has a cell with two values")
             elif attributes is None and (tag == "v" or (tag == "t" and not is_phonetic)):
                 pieces.append(text)
             elif tag == "c":
@@ -356,7 +252,7 @@ def _sheet_rows(path: Path, archive: zipfile.ZipFile, sheet: _Sheet, decoder: _C
                         f"{path}: row {row_number} of sheet {shorten(sheet.title)} holds an error or a formula without "
                         f"a stored value; {SAVE_ANEW}"
                     )
-    except _Fault as error:
+    except Fault as error:
         raise DataError(f"{path}: row {row_number} of sheet {shorten(sheet.title)} {error}; {SAVE_ANEW}") from None
     except Exception as error:
         raise DataError(f"{path}: row {row_number} of sheet {shorten(sheet.title)} is damaged; {SAVE_ANEW}") from error
@@ -370,10 +266,10 @@ def _fill_up_to(row: Row, row_number: int, reference: str | None) -> None:
     if reference is not None:
         match = _REFERENCE.fullmatch(reference.upper())
         if not match or int(match[2]) != row_number or column_index_from_string(match[1]) < column:
-            raise _Fault(f"has the cell {shorten(reference)} after {len(row)} column(s): cells must be in order")
+            raise Fault(f"has the cell {shorten(reference)} after {len(row)} column(s): cells must be in order")
         column = column_index_from_string(match[1])
     if column > MOST_COLUMNS:
-        raise _Fault(f"has more than {MOST_COLUMNS:,} columns")
+        raise Fault(f"has more than {MOST_COLUMNS:,} columns")
     row.extend([""] * (column - len(row)))
 
 
@@ -450,7 +346,7 @@ def workbook_errors(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-    except _Fault as error:
+    except Fault as error:
         raise DataError(f"{path} {error}") from None
     except Exception as error:
         reason = f" ({str(error)[:200]})" if isinstance(error, xlrd.XLRDError) else ""
