@@ -21,7 +21,7 @@ from src.inference.deploy_config import ExportConfig
 from src.inference.exported_model import load_exported
 from src.model_folder import ModelFolder
 from src.tasks.classification_examples import ClassifierConfig
-from src.tasks.multi_label import MultiLabelTask, figures_of_labels, fit_thresholds, multi_label_metrics
+from src.tasks.multi_label import MultiLabelTask, fit_thresholds, multi_label_metrics
 from src.text.text_tables import read_table
 from tests.helpers.answers import assert_close
 from tests.helpers.classifier_run import read
@@ -59,8 +59,6 @@ def test_metrics_are_those_of_scikit_learn(decisions: tuple[np.ndarray, np.ndarr
     for average in ("micro", "macro", "samples"):
         assert metrics[f"{average}_f1"] == f1_score(gold, predictions, average=average, zero_division=0)
     assert metrics["exact_match"] == (predictions == gold).all(1).mean()
-    figures = figures_of_labels("abcde", predictions, gold)
-    assert [figures[label]["support"] for label in "abcde"] == gold.sum(0).tolist()
 
 
 def test_no_threshold_has_a_larger_f1(decisions: tuple[np.ndarray, np.ndarray]) -> None:
