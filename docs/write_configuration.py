@@ -33,8 +33,8 @@ PAGE = ROOT / "docs/configuration.md"
 HEAD = """# Configuration
 
 Every key may stand in a command's yaml file and on its command line (`--key value`), which wins. Keys of a section are
-written with a dot: `--optimizer_cfg.Lamb.learning_rate 0.001`. A command may have other defaults than its class here; its
-yaml file and `--help` show them, and `--help` the allowed values.
+written with a dot: `--optimizer_cfg.Lamb.learning_rate 0.001`. A command may have other defaults than its class here:
+its yaml file and `--help` show them, and `--help` the allowed values.
 `python docs/write_configuration.py` writes this page.
 """
 TABLES: dict[str, tuple[type[Config], ...]] = {
