@@ -22,7 +22,8 @@ class AlbertForSequenceClassification(TrainingNetwork):
     def smooth_labels(self, share: float, class_weights: np.ndarray) -> None:
         """Spread a share of each target over all classes, of weights (C,), as torch's CrossEntropyLoss does."""
         # A row's weight is that of its label; torch weights the spread share of a class with that of the class.
-        spread = share / len(class_weights) * class_weights / class_weights[:, None]
+        weights_of_labels = np.where(class_weights, class_weights, 1)[:, None]  # no row has a label of weight 0
+        spread = share / len(class_weights) * class_weights / weights_of_labels
         self.targets = Tensor((1 - share) * np.eye(len(class_weights)) + spread, ms.float32)
         self.is_smoothed = True
 

@@ -31,6 +31,7 @@ METADATA = re.compile(r"---\n(.*?)---\n", re.DOTALL)
 SECTION = re.compile(r"^## (.+)\n\n", re.MULTILINE)
 SEAL = re.compile(r"<!-- written by albert-mindspore, sha256 [0-9a-f]{64} -->\n\Z")
 SETTINGS = "train_steps epoch_num train_batch_size accumulation_steps max_seq_length warmup_ratio seed".split()
+CHANGES_OF_LOSS = ("freeze", "label_smoothing", "class_weights")  # told where they are set
 LIMITS = "- Longer texts are cut, or read in windows.\n- It repeats the prejudices of its training texts.\n"
 HUB_TASKS = dict.fromkeys(("classification", "regression", "multi_label"), "text-classification")
 HUB_TASKS |= dict.fromkeys(("squad_v1", "squad_v2"), "question-answering")
@@ -52,8 +53,9 @@ def write_training_card(
     metrics = {key: value for key, value in results.items() if isinstance(value, float) and math.isfinite(value)}
     baselines = {key: round(value, 4) for key, value in results.get("baselines", {}).items()}
     optimizer = config.optimizer_cfg.optimizer
-    settings = {"optimizer": optimizer, "learning_rate": getattr(config.optimizer_cfg, optimizer).learning_rate}
-    settings |= {key: value for key, value in config if key in SETTINGS}
+    learning_rate = getattr(config.optimizer_cfg, optimizer).learning_rate
+    settings = {"optimizer": optimizer, "learning_rate": learning_rate or "0 (by the model's width)"}
+    settings |= {key: value for key, value in config if key in SETTINGS or (key in CHANGES_OF_LOSS and value)}
     start = config.load_pretrain_checkpoint_path
     warnings = "".join(f"- {inline(warning)}\n" for warning in results.get("remarks", ()))
     rows = ((key, round(value, 4), baselines.get(key, "")) for key, value in metrics.items())
@@ -62,14 +64,14 @@ def write_training_card(
         "Data": table("split | files | rows", ((split, files[split], splits[split].num_rows) for split in splits)),
         "Settings": table("key of config.yaml | value", settings.items()),
         "Results": table("metric | value | baseline", rows)
-        + "\nThe development split also chose the checkpoint; baseline: a constant answer.\n",
+        + ("\nThe development split also chose the checkpoint.\n" if config.do_eval else ""),
         "Limits": warnings + LIMITS,
         "Use": describe_use(name, task_info),
     }
     metadata = hub_metadata(task_info, "mindspore") | {"checkpoint": results.get("checkpoint")}
     metadata["language"] = read_card(folder_of(Path(start)))[0].get("language") if start else None
     others = tuple(f"{split}_" for split in splits)  # the first development split's metrics have no prefix
-    indexed = [key for key in metrics if not key.startswith(others) and not key.endswith("threshold")]
+    indexed = [key for key in metrics if not key.startswith(others) and not key.endswith(("threshold", "_thresh"))]
     if indexed:
         values = [{"type": HUB_METRICS.get(key, key), "name": key, "value": metrics[key]} for key in indexed]
         task_name = getattr(config, "task_name", CUSTOM)

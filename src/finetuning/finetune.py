@@ -84,7 +84,9 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
         trainer = finetuning.build(RunFolder(root / name, run_config, finetuning.ranks))
         logger.info(dry_run(trainer, kept=f" but features in {config.feature_dir}"))
         runs = config.num_seeds * max(1, len(trials))
-        if runs > 1:
+        if trials:
+            logger.info(f"this is {trials[0].name}; the search has {len(trials)} trials, {runs} runs in all")
+        elif runs > 1:
             logger.info(f"each of {runs} runs takes about this time and this much disk space")
         return
     output = Path(config.output_path) if config.output_path else root
@@ -93,9 +95,9 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
         return
     best = search_settings(finetuning, trials, make_task, root, output)
     ModelFolder.load(best).write_files(root)
-    finetuning.evaluate(root, output)
-    config_of_best = next(trial.config for trial in trials if best.is_relative_to(root / trial.name))
-    finetuning.write_card(root, output, config_of_best)
+    finetuning.config = next(trial.config for trial in trials if best.is_relative_to(root / trial.name))
+    report = finetuning.evaluate(root, output)
+    finetuning.write_card(root, report, finetuning.config)
 
 
 def search_settings(
@@ -192,6 +194,7 @@ def summarise(results: list[dict[str, float]]) -> dict[str, dict[str, float]]:
 class Report:
     """Results of all splits; names of metrics begin with the split, except those of the first development split."""
 
+    checkpoint: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     baselines: dict[str, float] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -214,10 +217,9 @@ class Report:
         self.baselines = baselines | self.baselines
         self.warnings = list(dict.fromkeys([*warnings, *self.warnings]))
 
-    def write(self, output: Path, **checkpoint_facts: Any) -> None:
-        """Write eval_results.json, checkpoint facts first."""
-        summary = {"baselines": self.baselines, "remarks": self.warnings}
-        write_json(output / EVAL_FILE, {**checkpoint_facts, **self.metrics, **summary})
+    def content(self) -> dict[str, Any]:
+        """Return the content of eval_results.json, name and step of the checkpoint first."""
+        return {**self.checkpoint, **self.metrics, "baselines": self.baselines, "remarks": self.warnings}
 
     def log(self) -> None:
         """Log metrics, with their baselines, and warnings."""
@@ -341,12 +343,13 @@ class Finetuning:
         results: dict[str, dict[str, float]] = {}
         for name, run_config in runs_of(self.config).items():
             evaluation = self.train(root / name, run_config)
+            report = Report()
             if splits:
                 report = self.evaluate(root / name, output / name, evaluation, splits)
                 results[name] = report.metrics
                 if report.calibration and self.ranks.writer:
                     calibrate(root / name, report.calibration)
-            self.write_card(root / name, output / name, run_config)
+            self.write_card(root / name, report, run_config)
         if self.config.num_seeds > 1 and self.ranks.writer and any(results.values()):
             summary = summarise(list(results.values()))
             by_seed = {name.removeprefix("seed-"): metrics for name, metrics in results.items()}
@@ -391,7 +394,7 @@ class Finetuning:
         training_result = evaluation.kept.get(step) if evaluation and is_same_task_info else None
         selection_split = self.task.dev_splits[0]
         is_loaded = False
-        report = Report()
+        report = Report({"checkpoint": contents.path.name, "step": step})
         for split in splits or self.data.evaluated_splits:
             if training_result and split == selection_split:
                 result = training_result
@@ -418,24 +421,22 @@ class Finetuning:
                     write_report(output, split, result, baselines, contents.path, self.config)
         report.log()
         if self.ranks.writer:
-            checkpoint_facts = {"checkpoint": contents.path.name, "step": step}
             exists = (output / EVAL_FILE).exists()
             # Predicting the test set alone must not lose the development metrics of the same weights.
             if exists and report.metrics and not self.config.do_eval:
                 earlier = read_object(output / EVAL_FILE)
-                if all(earlier.pop(key, None) == value for key, value in checkpoint_facts.items()):
+                if all(earlier.pop(key, None) == value for key, value in report.checkpoint.items()):
                     report.keep(earlier)
             if report.metrics or not exists:
-                report.write(output, **checkpoint_facts)
+                write_json(output / EVAL_FILE, report.content())
             logger.info(f"results and predictions are in {output}")
         return report
 
-    def write_card(self, path: Path, output: Path, config: FinetuneConfig) -> None:
-        """Write the model card of a finished run into its folder, with the results in `output`. Collective."""
+    def write_card(self, path: Path, report: Report, config: FinetuneConfig) -> None:
+        """Write the model card of a finished run into its folder. Collective."""
         splits = {name: self.data.prepared(name).records for name in (TRAIN, *self.data.evaluated_splits)}
         if self.ranks.writer:
-            results = read_object(output / EVAL_FILE) if self.data.evaluated_splits else {}
-            write_training_card(path, config, task_info_of(path), splits, results)
+            write_training_card(path, config, task_info_of(path), splits, report.content())
 
     def check_task(self, weights: Path) -> TaskInfo:
         """Return task.json of the weights; log where its settings differ from the configured ones.

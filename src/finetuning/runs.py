@@ -16,9 +16,11 @@ from model_utils.command_line import nest
 from model_utils.errors import ConfigError
 from model_utils.option_values import leaves_of, unknown_key
 from model_utils.schema import merge
+from src.checkpoints.checkpoint_files import list_checkpoints
 from src.tasks.finetune_config import MOST_TRIALS, FinetuneConfig
 from src.training.run_folder import CONFIG_FILE, check_run_folder
 
+SEARCH_FILE = "search.json"
 LAYOUTS = {"a single run": "", "runs of several seeds": "seed-*/", "a search": "trial-*/**/"}  # of a run's folder
 
 
@@ -46,6 +48,8 @@ def check_runs(root: Path, config: FinetuneConfig, trials: Sequence[Trial] = ())
     for other, pattern in LAYOUTS.items():
         if other != layout and any(root.glob(f"{pattern}{CONFIG_FILE}")):
             raise ConfigError(f"{root} holds {other}, whose results {layout} would replace: use another folder")
+    if trials and list_checkpoints(root) and not (root / SEARCH_FILE).exists():
+        raise ConfigError(f"{root} holds weights, which the best model of the search would replace: use another folder")
     for trial in trials:
         check_runs(root / trial.name, trial.config)
     if not trials:

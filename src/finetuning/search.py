@@ -13,11 +13,10 @@ from model_utils.errors import UserError
 from model_utils.files import write_text
 from model_utils.json_files import Schema, read_json, write_checked
 from model_utils.option_values import show
-from src.finetuning.runs import Trial
+from src.finetuning.runs import SEARCH_FILE, Trial
 from src.tasks.prediction_table import table_text
 
 logger = logging.getLogger(__name__)
-SEARCH_FILE = "search.json"
 
 
 class Result(Schema):
@@ -61,7 +60,8 @@ def run_trials(
     for trial in trials:
         logger.info(f"{trial.name} of {len(trials)}: {trial.settings}")
         result = earlier.get(trial.name)
-        results.append(run_trial(trial, result if result and result.settings == trial.settings else None))
+        is_reusable = result is not None and result.metric is not None and result.settings == trial.settings
+        results.append(run_trial(trial, result if is_reusable else None))
         best = max(results, key=lambda result: float("-inf") if result.metric is None else result.metric)
         rows = [result.model_dump() for result in results]
         content = {"metric": metric, "seeds": seeds, "best": best.model, "trials": rows}

@@ -16,14 +16,15 @@ def class_weights(configured: Sequence[str], labels: Sequence[str], gold: np.nda
     Args:
         configured: the option class_weights.
         gold: (rows,) label ids of the training rows, from which balanced weights follow: rows / (C * rows of the
-            class), as in scikit-learn.
+            class), as in scikit-learn; 0 for a class without rows.
 
     Raises:
         ConfigError: an entry is not LABEL=WEIGHT, names no label, or its weight is not a number above 0.
     """
     if tuple(configured) == (BALANCED,):
         counts = np.bincount(gold, minlength=len(labels))
-        return (len(gold) / (len(labels) * np.maximum(counts, 1))).astype(np.float32)
+        weights_of_present = len(gold) / (len(labels) * np.maximum(counts, 1))
+        return np.where(counts, weights_of_present, 0).astype(np.float32)
     weights: dict[str, float] = {}
     for entry in configured:
         label, separator, text = entry.rpartition("=")

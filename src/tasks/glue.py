@@ -175,7 +175,7 @@ def write_submission(folder: Path, task_name: str, split: str, predictions: np.n
     if path.suffix == ".json":
         table = read_table(file)
         texts = [text for _, [text] in table.select(["id"])] if table.has("id") else map(str, range(len(answers)))
-        ids = [int(text) if text.isdecimal() else text for text in texts]
+        ids = [int(text) if text.isdecimal() and str(int(text)) == text else text for text in texts]
         lines = [json.dumps({"id": row_id, "label": answer}) for row_id, answer in zip(ids, answers, strict=True)]
     write_text(path, "\n".join(lines) + "\n")
     return path

@@ -33,7 +33,7 @@ def scheme_transitions(labels: tuple[str, ...]) -> Transitions | None:
     if not continues.any() or not {*names[continues]} <= {*names[letters == "B"]}:
         return None
     is_open = np.isin(letters, ["B", "I"])
-    may_end = ~is_open if "E" in letters else np.ones_like(is_open)
+    may_end = ~is_open | ~np.isin(names, names[letters == "E"])  # a label without E- ends anywhere
     pairs = np.where(continues, is_open[:, None] & (names[:, None] == names), may_end[:, None])
     return Transitions(~continues, may_end, pairs)
 

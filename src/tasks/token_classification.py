@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from pydantic import BaseModel
@@ -246,7 +246,8 @@ class NerTask(Task):
         return NerSplit(name, sentences, self.labels, self.tokenizer, self.config.max_seq_length)
 
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
-        tags = [self.task_info.tags(logits) for logits in word_logits(prepared.records.array, outputs["logits"])]
+        task_info = cast(EntityInfo, task_info)
+        tags = [task_info.tags(logits) for logits in word_logits(prepared.records.array, outputs["logits"])]
         predicted = [sentence_tags for sentence_tags, _ in tags]
         confidences = [probabilities for _, probabilities in tags]
         gold = [sentence.tags for sentence in prepared.split.examples]

@@ -61,7 +61,8 @@ class AdamConfig(Config):
 
     def check_together(self) -> None:
         if self.end_learning_rate > self.learning_rate:
-            expected = f"at most learning_rate ({self.learning_rate:g})"
+            rate = self.learning_rate
+            expected = f"at most learning_rate ({rate:g})" if rate else "0 while learning_rate is 0"
             raise ConfigError(key="end_learning_rate", value=self.end_learning_rate, expected=expected)
         if self.schedule == "constant" and self.end_learning_rate:
             raise ConfigError(
