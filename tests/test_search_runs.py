@@ -106,3 +106,11 @@ def test_settings_that_a_task_refuses_fail_before_the_first_training(data: Path,
 def test_a_dry_run_of_a_search_keeps_features_alone(data: Path, tmp_path: Path) -> None:
     run_classifier.main(config(data, tmp_path / "run", dry_run=True))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_search_replaces_no_weights_that_it_did_not_write(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/albert-0.ckpt").write_bytes(b"weights")
+    with pytest.raises(ConfigError, match="holds weights"):
+        run_classifier.main(config(data, tmp_path / "run"))
+    assert (tmp_path / "run/albert-0.ckpt").read_bytes() == b"weights"

@@ -48,7 +48,7 @@ def check_runs(root: Path, config: FinetuneConfig, trials: Sequence[Trial] = ())
     for other, pattern in LAYOUTS.items():
         if other != layout and any(root.glob(f"{pattern}{CONFIG_FILE}")):
             raise ConfigError(f"{root} holds {other}, whose results {layout} would replace: use another folder")
-    if trials and list_checkpoints(root) and not (root / SEARCH_FILE).exists():
+    if trials and root.is_dir() and list_checkpoints(root) and not (root / SEARCH_FILE).exists():
         raise ConfigError(f"{root} holds weights, which the best model of the search would replace: use another folder")
     for trial in trials:
         check_runs(root / trial.name, trial.config)
