@@ -48,11 +48,9 @@ def test_the_hub_reads_a_run_s_card(tmp_path: Path) -> None:
     folder = tmp_path / STRANGE.replace("/", "")
     folder.mkdir()
     data = read_by_hub(write_run_card(folder))
-    assert (data.library_name, data.pipeline_tag, data.tags) == (
-        "mindspore",
-        "text-classification",
-        ["albert", "classification"],
-    )
+    metadata = data.to_dict()
+    assert metadata["library_name"] == "mindspore" and metadata["pipeline_tag"] == "text-classification"
+    assert metadata["tags"] == ["albert", "classification"]
     assert data.license is None and data.language is None
     [result] = data.eval_results
     assert (result.metric_type, result.metric_value) == ("accuracy", 0.75)  # neither NaN nor the test split's
@@ -118,7 +116,7 @@ def test_a_conversion_takes_over_what_stays_true(tmp_path: Path) -> None:
     write_run_card(run)
     converted = convert("mindspore", "hf", run, tmp_path / "hf")
     data = read_by_hub(converted / "README.md")
-    assert (data.library_name, data.model_name) == ("transformers", "run")
+    assert data.to_dict()["library_name"] == "transformers" and data.model_name == "run"
     assert [result.metric_value for result in data.eval_results] == [0.75]
     ours, theirs = read_card(run)[1], read_card(converted)[1]
     assert list(theirs) == list(ours) and {title for title in ours if ours[title] != theirs[title]} == {"Use"}

@@ -7,7 +7,7 @@ import pytest
 
 from model_utils.errors import DataError
 from src.albert_config import PRESETS, AlbertConfig
-from src.finetuning.finetune import Report
+from src.finetuning.results import Report
 from src.tasks import HEADS, TASKS, parse_task_info, tasks_of_head
 from src.tasks.spec import EvaluationResult
 from src.tasks.task_info import TaskInfo

@@ -6,10 +6,9 @@ Tasks differ only behind the interface src.tasks.spec.Task; an entry script name
 import gc
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any, cast
 
 from mindspore import nn
@@ -33,6 +32,7 @@ from src.data.feature_cache import TRAIN
 from src.finetune_eval_model import AnsweringNetwork, PackedNetwork
 from src.finetuning.finetuned_teacher import FinetunedTeacher
 from src.finetuning.report_files import write_report
+from src.finetuning.results import EVAL_FILE, Report, summarise
 from src.finetuning.runs import Trial, check_runs, runs_of, trials_of
 from src.finetuning.search import Result, run_trials
 from src.finetuning.task_data import TaskData
@@ -57,7 +57,6 @@ from src.training.trainer import Trainer
 from src.training.utilisation import Utilisation
 
 logger = logging.getLogger(__name__)
-EVAL_FILE = "eval_results.json"
 MakeTask = Callable[[Any, FullTokenizer, TaskInfo | None], Task]
 
 
@@ -178,56 +177,6 @@ def task_info_of(weights: Path) -> TaskInfo:
 def another_head(weights: Path, key: str, trained: Any, needed: Any) -> CheckpointError:
     """Return the error for weights whose task.json has the value `trained` instead of `needed`."""
     return CheckpointError(f"{weights} was fine-tuned for another head: {key} is {trained}, but {needed} is needed")
-
-
-def summarise(results: list[dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Return and log mean and standard deviation of every metric over the seeds."""
-    names = results[0]
-    means = {name: mean(result[name] for result in results) for name in names}
-    deviations = {name: stdev(result[name] for result in results) for name in names}
-    for name in names:
-        logger.info(f"{name}: {means[name]:.4f} ± {deviations[name]:.4f} over {len(results)} seeds")
-    return {"mean": means, "standard_deviation": deviations}
-
-
-@dataclass
-class Report:
-    """Results of all splits; names of metrics begin with the split, except those of the first development split."""
-
-    checkpoint: dict[str, Any] = field(default_factory=dict)
-    metrics: dict[str, float] = field(default_factory=dict)
-    baselines: dict[str, float] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-    calibration: dict[str, Any] = field(default_factory=dict)
-
-    def add(self, split: str, prefix: str, result: EvaluationResult, baseline: dict[str, float]) -> None:
-        """Add the result of a split."""
-        self.metrics |= {prefix + name: value for name, value in result.metrics.items()}
-        self.baselines |= {prefix + name: value for name, value in baseline.items()}
-        self.warnings += [f"{split}: {warning}" for warning in result.warnings]
-        self.calibration |= result.calibration
-
-    def keep(self, earlier: Mapping[str, Any]) -> None:
-        """Merge the content of an earlier eval_results.json; this report's values take precedence."""
-        earlier_metrics = dict(earlier)
-        baselines = earlier_metrics.pop("baselines", {})
-        warnings = earlier_metrics.pop("remarks", [])
-        earlier_metrics.pop("collapsed", None)  # version 0.2.0 wrote this key
-        self.metrics = earlier_metrics | self.metrics
-        self.baselines = baselines | self.baselines
-        self.warnings = list(dict.fromkeys([*warnings, *self.warnings]))
-
-    def content(self) -> dict[str, Any]:
-        """Return the content of eval_results.json, name and step of the checkpoint first."""
-        return {**self.checkpoint, **self.metrics, "baselines": self.baselines, "remarks": self.warnings}
-
-    def log(self) -> None:
-        """Log metrics, with their baselines, and warnings."""
-        for name, value in self.metrics.items():
-            baseline = f" (baseline {self.baselines[name]:.4f})" if name in self.baselines else ""
-            logger.info(f"{name}: {value:.4f}{baseline}")
-        for warning in self.warnings:
-            logger.info(warning)
 
 
 class Finetuning:

@@ -160,17 +160,7 @@ class NerTask(Task):
             for split, used in is_read.items()
             if used and split in self.files
         ]
-        if not {"columns", "tokens"} & {*formats}:
-            config.refuse(["word_column", "tag_column"], "no file that is read has columns or lists of words and tags")
-        if not {"names", "spans"} & {*formats}:
-            config.refuse(["text_column"], "no file that is read is a table of texts or has texts with spans")
-        if "names" not in formats:
-            config.refuse(["name_column", "name_label"], "no file that is read is a table of texts and names")
-        elif config.name_label == NAME_LABEL and config.name_column != NAME_COLUMN:
-            raise ConfigError(
-                f"name_label is {NAME_LABEL}, the label for {NAME_COLUMN}: give the label of the entities in "
-                f"{config.name_column}"
-            )
+        _check_keys(config, formats)
         self.dev_split = None
         if splits_train_file:
             texts = (sentence.words for sentence in self.read(TRAIN))
@@ -296,6 +286,21 @@ def _write(split: Split, predicted: list[list[str]], confidences: list[np.ndarra
     table["prediction"] = list(itertools.chain.from_iterable(predicted))
     table["probability"] = np.concatenate(confidences)
     write_prediction_table(folder, split.name, table)
+
+
+def _check_keys(config: NerConfig, formats: Sequence[str]) -> None:
+    """Raise ConfigError for keys of formats that no file has; formats: of the files that are read."""
+    if not {"columns", "tokens"} & {*formats}:
+        config.refuse(["word_column", "tag_column"], "no file that is read has columns or lists of words and tags")
+    if not {"names", "spans"} & {*formats}:
+        config.refuse(["text_column"], "no file that is read is a table of texts or has texts with spans")
+    if "names" not in formats:
+        config.refuse(["name_column", "name_label"], "no file that is read is a table of texts and names")
+    elif config.name_label == NAME_LABEL and config.name_column != NAME_COLUMN:
+        raise ConfigError(
+            f"name_label is {NAME_LABEL}, the label for {NAME_COLUMN}: give the label of the entities in "
+            f"{config.name_column}"
+        )
 
 
 def _report(
