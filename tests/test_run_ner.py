@@ -196,12 +196,6 @@ def test_one_tag_alone_is_no_choice(tmp_path: Path, text: str, named: str) -> No
         ner_task(train_file=tmp_path / "train.txt", do_eval=False)
 
 
-def test_a_column_of_other_words_is_no_column_of_tags(tmp_path: Path) -> None:
-    (tmp_path / "train.txt").write_text("".join(f"Word{index} lemma{index}\n" for index in range(40)))
-    with pytest.raises(DataError, match=r"train\.txt has 40 tags in 40 words.*tag_column"):
-        ner_task(train_file=tmp_path / "train.txt", do_eval=False)
-
-
 @pytest.mark.parametrize("label", ["", "BRAND NAME", " DISH"])
 def test_labels_are_words(label: str) -> None:
     """Columns of tags are separated by spaces."""

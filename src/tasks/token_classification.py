@@ -24,7 +24,6 @@ from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, R
 from src.tasks.entities import (
     OUTSIDE,
     EntitySpan,
-    Scheme,
     all_tags,
     entity_metrics,
     entity_scores,
@@ -47,8 +46,6 @@ from src.tokenization import FullTokenizer
 
 logger = logging.getLogger(__name__)
 NAME_COLUMN, NAME_LABEL = "dish_name", "DISH"
-UNCHECKED_LABELS = 30  # number of labels without letters up to which words per label are not checked
-WORDS_A_LABEL = 5  # with more labels and fewer words per label, the column probably holds words or lemmas
 
 
 class NerConfig(FinetuneConfig):
@@ -184,17 +181,11 @@ class NerTask(Task):
         file = self.files[TRAIN]
         tags = [tag for sentence in sentences for tag in sentence.tags or ()]
         labels = all_tags(tags)
-        scheme = find_scheme(labels)
         if labels == [OUTSIDE]:
             raise DataError(f"{file} has no entities: all its words have the tag {OUTSIDE}")
         if len(labels) < 2:
             raise DataError(f"{file}: all words have the tag {shorten(labels[0])}; give another tag_column")
-        if scheme is Scheme.WORDS and len(labels) > UNCHECKED_LABELS and len(labels) * WORDS_A_LABEL > len(tags):
-            raise DataError(
-                f"{file} has {len(labels):,} tags in {len(tags):,} words, such as {first_few(labels)}: give the "
-                "tag_column, or a label_list"
-            )
-        logger.info(f"{file.name}: {len(labels):,} tags ({scheme.value}): {first_few(labels, 10)}")
+        logger.info(f"{file.name}: {len(labels):,} tags ({find_scheme(labels).value}): {first_few(labels, 10)}")
         return labels
 
     def read(self, split: str) -> list[Sentence]:
@@ -240,25 +231,20 @@ class NerTask(Task):
 
 
 def _write(split: Split, predicted: list[list[str]], confidences: list[np.ndarray], folder: Path) -> None:
-    """Write predictions_SPLIT.txt in conlleval's format, and predictions_SPLIT.tsv with one row per word.
-
-    Args:
-        predicted: tags of each sentence.
-        confidences: probabilities of these tags, (words,) for each sentence.
-    """
+    """Write predictions_SPLIT.txt in conlleval's format, and predictions_SPLIT.tsv with one row per word."""
     sentences = split.examples
     blocks = []
     for sentence, tags in zip(sentences, predicted, strict=True):
         columns = [sentence.words, sentence.tags, tags] if sentence.tags else [sentence.words, tags]
         blocks.append("".join(" ".join(row) + "\n" for row in zip(*columns, strict=True)))
     write_text(folder / f"predictions_{split.name}.txt", "\n".join(blocks))
-    table: dict[str, Any] = {"index": [], "file": [], "line": [], "word": []}
-    for index, sentence in enumerate(sentences):
-        for word_index, word in enumerate(sentence.words):
-            table["index"].append(index)
-            table["file"].append(sentence.file.name)
-            table["line"].append(sentence.line_of(word_index))
-            table["word"].append(word)
+    positions = [(index, word) for index, sentence in enumerate(sentences) for word in range(len(sentence.words))]
+    table: dict[str, Sequence[Any]] = {
+        "index": [index for index, _ in positions],
+        "file": [sentences[index].file.name for index, _ in positions],
+        "line": [sentences[index].line_of(word) for index, word in positions],
+        "word": [word for sentence in sentences for word in sentence.words],
+    }
     if all(sentence.tags for sentence in sentences):
         table["label"] = [tag for sentence in sentences for tag in sentence.tags or ()]
     table["prediction"] = list(itertools.chain.from_iterable(predicted))
@@ -269,11 +255,7 @@ def _write(split: Split, predicted: list[list[str]], confidences: list[np.ndarra
 def _report(
     sentences: Sequence[Sentence], labels: Sequence[str], predicted: list[list[str]], confidences: list[np.ndarray]
 ) -> EvaluationReport:
-    """Return the report on the words' tags; a sentence is wrong if its entities are, and its surest wrong tag counts.
-
-    Args:
-        labels: tags of the model; the other arguments are those of _write.
-    """
+    """Return the report on the words' tags; a sentence with wrong entities counts with its most confident wrong tag."""
     gold = [sentence.tags or () for sentence in sentences]
     ids = {label: label_id for label_id, label in enumerate(labels)}
     gold_ids = np.array([ids[tag] for tags in gold for tag in tags])
@@ -281,17 +263,17 @@ def _report(
     confidence = np.concatenate(confidences)
     is_correct = gold_ids == predicted_ids
     wrong_tags = np.split(np.where(is_correct, 0, confidence), np.cumsum([*map(len, predicted)])[:-1])
-    surest = np.array([probabilities.max(initial=0) for probabilities in wrong_tags])
+    confidence_of_rows = np.array([probabilities.max(initial=0) for probabilities in wrong_tags])
     scheme = find_scheme(labels)
     gold_entities, entities = ([find_entities(tags, scheme) for tags in column] for column in (gold, predicted))
-    wrong = wrong_rows(surest, np.array([*map(list.__eq__, gold_entities, entities)]))
+    wrong = wrong_rows(confidence_of_rows, np.array([*map(list.__eq__, gold_entities, entities)]))
     separator = "" if splits_characters(word for sentence in sentences for word in sentence.words) else " "
-    errors: dict[str, Any] = {"index": wrong, "probability": surest[wrong], "label": [], "prediction": []}
+    errors: dict[str, Any] = {"index": wrong, "probability": confidence_of_rows[wrong], "label": [], "prediction": []}
     for row in wrong:
         words = sentences[row].words
         errors["label"].append(_marked(words, separator, gold_entities[row], entities[row], "gold"))
         errors["prediction"].append(_marked(words, separator, entities[row], gold_entities[row], "predicted"))
-    classes = {label or "entity": figures for label, figures in entity_metrics(gold, predicted, labels).items()}
+    classes = {label or "entity": scores for label, scores in entity_metrics(gold, predicted, labels).items()}
     confusion = Confusion(labels, gold_ids, predicted_ids)
     return EvaluationReport(confidence, is_correct, errors, classes=classes, confusion=confusion)
 
@@ -320,11 +302,7 @@ class EntityInfo(LabelledInfo):
     follows_scheme: bool = False
 
     def tags(self, logits: np.ndarray) -> tuple[list[str], np.ndarray]:
-        """Return the tags (words,) of a sentence and their probabilities.
-
-        Args:
-            logits: (words, C).
-        """
+        """Return the tags (words,) of a sentence and their probabilities; logits: (words, C)."""
         path = decode(logits, scheme_transitions(self.labels) if self.follows_scheme else None)
         return [self.labels[tag] for tag in path], softmax(logits, 1)[np.arange(len(path)), path]
 
