@@ -16,7 +16,7 @@ from model_utils.errors import DataError, first_few, shorten
 from src.tasks.entities import OUTSIDE, EntitySpan, Scheme, find_scheme, is_tag, misfits, tag_entity, unbegun_words
 from src.tasks.json_sentences import find_json_format, read_spans, read_tokens
 from src.tasks.sentences import Sentence
-from src.tasks.tagged_columns import DOCUMENT, is_comment, read_columns
+from src.tasks.tagged_columns import is_comment, read_columns
 from src.tasks.word_splitting import split_words
 from src.text.text_tables import JSON_SUFFIXES, SUFFIXES, read_table, suffix_of, text_lines
 from src.utils import read_lines
@@ -142,8 +142,7 @@ def find_format(
 
     In this order: tokens or spans by the first JSON object; names for csv, jsonl, xls and xlsx, and where the first
     line has the columns of a table; lines if some line has several words, a TAB and as many tags, or every line has
-    several words and a TAB; the training file's format for files without TABs; lines if the lines differ in their
-    number of words and most end in no tag; columns.
+    several words and a TAB, or for files without TABs if the training file has lines; columns.
     """
     if data_format != "auto":
         return data_format
@@ -164,12 +163,7 @@ def find_format(
         return "lines"
     if labelled or any("\t" in text for text in read_lines(path)):
         return "columns"
-    if training:
-        return "lines" if find_format(training, data_format, columns) == "lines" else "columns"
-    texts = (text for text in read_lines(path) if not is_comment(text))
-    rows = [row for text in texts if (row := text.split()) and row[0] != DOCUMENT]
-    ends = [is_tag(row[-1]) for row in rows if len(row) > 1]
-    return "lines" if len(set(map(len, rows))) > 1 and 2 * sum(ends) < len(ends) else "columns"
+    return "lines" if training and find_format(training, data_format, columns) == "lines" else "columns"
 
 
 def _are_lines(path: Path) -> bool:
@@ -217,33 +211,26 @@ def _read_names(path: Path, columns: EntityColumns, labelled: bool) -> list[Sent
     # Without any name, an unlabelled file has no gold tags.
     has_tags = labelled or any(names for _, names in line_and_names.values())
     sentences = []
-    missing: list[str] = []
-    covered: list[str] = []
+    untagged: list[str] = []
     for text, (line, names) in line_and_names.items():
         words = tuple(text[start:end] for start, end in split_words(text))
-        tags, missing_here, covered_here = _tag_names(words, names, columns.label)
-        missing += [f"line {line} ({name!r})" for name in missing_here]
-        covered += [f"line {line} ({name!r})" for name in covered_here]
-        if words and not (missing_here and labelled):
-            sentences.append(Sentence(words, tuple(tags) if has_tags and not missing_here else None, path, (line,)))
-    consequence = "the texts are left out" if labelled else "so the file counts as unlabelled"
-    findings = {
-        f"names do not occur in their texts, {consequence}": missing,
-        "names get no tags, since longer or earlier names cover them": covered,
-    }
-    for finding, lines in findings.items():
-        if lines:
-            logger.info(f"{path.name}: {len(lines):,} {finding}: {first_few(lines)}")
+        tags, missing, covered = _tag_names(words, names, columns.label)
+        untagged += [f"line {line} ({name!r})" for name in (*missing, *covered)]
+        if words and not (missing and labelled):
+            sentences.append(Sentence(words, tuple(tags) if has_tags and not missing else None, path, (line,)))
+    if untagged:
+        consequence = "their texts are left out" if labelled else "the file counts as unlabelled"
+        logger.info(
+            f"{path.name}: {len(untagged):,} names do not occur in their texts, so {consequence}, or only within other "
+            f"names: {first_few(untagged)}"
+        )
     return sentences
 
 
 def _tag_names(words: Sequence[str], names: Sequence[str], label: str) -> tuple[list[str], list[str], list[str]]:
-    """Tag the words of a sentence where names occur: whole words, in any case, longer names first.
+    """Return BIO tags of the words of names, names that do not occur, and names that occur only within others.
 
-    Returns:
-        tags: BIO tags of the words.
-        missing: names that do not occur.
-        covered: names that occur only where other names have the tags.
+    Names are whole words, in any case; longer ones are tagged first.
     """
     lowered = [word.lower() for word in words]
     tags = [OUTSIDE] * len(words)
