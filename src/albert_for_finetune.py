@@ -12,6 +12,11 @@ from src.albert_networks import Tensors, TrainingNetwork
 from src.finetune_eval_model import FORBIDDEN, gather_positions
 
 
+def binary_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the losses of logits for labels 0 or 1, any shape, float32, in the form that cannot overflow."""
+    return ops.relu(logits) - logits * labels + ops.log1p(ops.exp(-ops.abs(logits)))
+
+
 class AlbertForSequenceClassification(TrainingNetwork):
     """Classes of texts, by cross-entropy (google's classifier_utils): label_ids (B,) int32."""
 
@@ -34,9 +39,11 @@ class AlbertForSequenceClassification(TrainingNetwork):
     def label_losses(self, outputs: Tensors, texts: Tensors, further: Tensors) -> tuple[Tensor, Tensor]:
         logits, weights = self.logits_of(outputs, texts, further)[0]
         labels = further[0].reshape((-1,))
-        losses, hits = self.cross_entropy(logits.reshape((-1, logits.shape[-1])), labels)
         if self.is_smoothed:
             losses = -ops.reduce_sum(ops.gather(self.targets, labels, 0) * ops.log_softmax(logits, -1), -1)
+            hits = ops.cast(ops.equal(ops.cast(ops.argmax(logits, -1), ms.int32), labels), ms.float32)
+        else:
+            losses, hits = self.cross_entropy(logits.reshape((-1, logits.shape[-1])), labels)
         weights = weights.reshape((-1,))
         return ops.reduce_sum(weights * losses), ops.reduce_sum(weights * hits)
 
@@ -74,6 +81,26 @@ class AlbertForRegression(AlbertForSequenceClassification):
         scores, weights = self.logits_of(outputs, texts, further)[0]
         error = scores.squeeze(1) - further[0]
         return (ops.reduce_sum(weights * error * error),)
+
+
+class AlbertForMultiLabel(TrainingNetwork):
+    """Labels of texts by binary cross-entropy, the mean over labels: label_ids (B, C) float32, 0 or 1."""
+
+    label_columns = ("label_ids", "sequence_weights")
+    metric_names = ("loss", "accuracy")
+
+    def logits_of(self, outputs: Tensors, texts: Tensors, further: Tensors) -> tuple[tuple[Tensor, Tensor], ...]:
+        """Return the logits of not having and of having each label, (B, C, 2), with weights (B, 1)."""
+        _, weights, dropout_key = further
+        logits = self.scores.head(*outputs, dropout_key)
+        return ((ops.stack((ops.zeros_like(logits), logits), 2), weights.expand_dims(1) / logits.shape[1]),)
+
+    def label_losses(self, outputs: Tensors, texts: Tensors, further: Tensors) -> tuple[Tensor, Tensor]:
+        labels, weights, dropout_key = further
+        logits = self.scores.head(*outputs, dropout_key)
+        losses = binary_cross_entropy(logits, labels)
+        hits = ops.cast(ops.equal(logits > 0, labels > 0), ms.float32)
+        return ops.reduce_sum(weights * ops.reduce_mean(losses, 1)), ops.reduce_sum(weights * ops.reduce_mean(hits, 1))
 
 
 class AlbertForQuestionAnswering(TrainingNetwork):
@@ -136,8 +163,7 @@ class AlbertForSpanSearch(TrainingNetwork):
         _, starts, ends, is_impossible, weights, _ = further
         start_logits, end_logits, no_answer = self.span_logits(outputs, further)
         impossible = ops.cast(is_impossible, ms.float32)
-        # The binary cross-entropy of a logit, in the form that cannot overflow.
-        answerability = ops.relu(no_answer) - no_answer * impossible + ops.log1p(ops.exp(-ops.abs(no_answer)))
+        answerability = binary_cross_entropy(no_answer, impossible)
         spans = self.cross_entropy(start_logits, starts)[0] + self.cross_entropy(end_logits, ends)[0]
-        right = ops.cast(ops.equal(no_answer > 0, is_impossible > 0), ms.float32)
-        return ops.reduce_sum(weights * 0.5 * (spans + answerability)), ops.reduce_sum(weights * right)
+        hits = ops.cast(ops.equal(no_answer > 0, is_impossible > 0), ms.float32)
+        return ops.reduce_sum(weights * 0.5 * (spans + answerability)), ops.reduce_sum(weights * hits)

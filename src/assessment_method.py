@@ -1,15 +1,18 @@
 """Metrics of classification and regression, by scikit-learn and scipy.
 
-A method returns several metrics. The best checkpoint is the one with the largest first metric. Both libraries are
-loaded at first use: that takes a second, which predictions and the majority-class accuracy do not need.
+Both libraries are loaded at first use: that takes a second, which predictions and the majority-class accuracy do not
+need.
 """
-
-from collections.abc import Callable
 
 import numpy as np
 import scipy  # loads its submodules at first use
 
-Metric = Callable[[np.ndarray, np.ndarray, int], float]
+METHODS = {  # metrics of each method, the one that selects the best checkpoint first
+    "accuracy": ("accuracy",),
+    "f1": ("f1", "accuracy"),
+    "mcc": ("mcc", "accuracy"),
+    "spearman_correlation": ("spearman_correlation", "pearson_correlation"),
+}
 
 
 def assess(method: str, predictions: np.ndarray, labels: np.ndarray, num_labels: int = 2) -> dict[str, float]:
@@ -25,47 +28,22 @@ def assess(method: str, predictions: np.ndarray, labels: np.ndarray, num_labels:
         predictions, labels: (rows,) label ids; for spearman_correlation, float values.
         num_labels: number of labels of the task, including those that do not occur.
     """
-    return {name: _METRICS[name](predictions, labels, num_labels) for name in METHODS[method]}
+    return {name: _metric(name, predictions, labels, num_labels) for name in METHODS[method]}
 
 
-def _accuracy(predictions: np.ndarray, labels: np.ndarray, _: int) -> float:
-    return float(np.mean(predictions == labels))
+def _metric(name: str, predictions: np.ndarray, labels: np.ndarray, num_labels: int) -> float:
+    if name == "accuracy":
+        return float(np.mean(predictions == labels))
+    if name == "f1":
+        from sklearn.metrics import f1_score
 
-
-def _f1(predictions: np.ndarray, labels: np.ndarray, num_labels: int) -> float:
-    from sklearn.metrics import f1_score
-
-    average = "binary" if num_labels == 2 else "macro"
-    return float(f1_score(labels, predictions, average=average, zero_division=0))
-
-
-def _mcc(predictions: np.ndarray, labels: np.ndarray, _: int) -> float:
-    from sklearn.metrics import matthews_corrcoef
-
-    return 0.0 if _is_constant(predictions, labels) else float(matthews_corrcoef(labels, predictions))
-
-
-def _correlation(predictions: np.ndarray, labels: np.ndarray, name: str) -> float:
-    if _is_constant(predictions, labels):
+        average = "binary" if num_labels == 2 else "macro"
+        return float(f1_score(labels, predictions, average=average, zero_division=0))
+    if np.ptp(predictions) == 0 or np.ptp(labels) == 0:
         return 0.0
-    correlate = getattr(scipy.stats, name)
+    if name == "mcc":
+        from sklearn.metrics import matthews_corrcoef
+
+        return float(matthews_corrcoef(labels, predictions))
+    correlate = scipy.stats.spearmanr if name == "spearman_correlation" else scipy.stats.pearsonr
     return float(correlate(predictions.astype(np.float64), labels.astype(np.float64)).statistic)
-
-
-def _is_constant(predictions: np.ndarray, labels: np.ndarray) -> bool:
-    return np.ptp(predictions) == 0 or np.ptp(labels) == 0
-
-
-METHODS = {
-    "accuracy": ("accuracy",),
-    "f1": ("f1", "accuracy"),
-    "mcc": ("mcc", "accuracy"),
-    "spearman_correlation": ("spearman_correlation", "pearson_correlation"),
-}
-_METRICS: dict[str, Metric] = {
-    "accuracy": _accuracy,
-    "f1": _f1,
-    "mcc": _mcc,
-    "spearman_correlation": lambda predictions, labels, _: _correlation(predictions, labels, "spearmanr"),
-    "pearson_correlation": lambda predictions, labels, _: _correlation(predictions, labels, "pearsonr"),
-}

@@ -1,5 +1,6 @@
 """Script that compares the predictions of two fine-tuned runs on the same rows: python -m src.compare_runs --help."""
 
+import itertools
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,14 +21,14 @@ COLUMNS = ("file", "line", "label", "prediction")
 
 
 class RowPrediction(NamedTuple):
-    """Gold label and prediction of a row, and the place of its text: FILE:LINE, which words of a sentence may share."""
+    """Location FILE:LINE of a row, which words of a sentence may share, its gold label and its prediction."""
 
-    place: str
+    location: str
     label: str
     prediction: str
 
     @property
-    def is_right(self) -> bool:
+    def is_correct(self) -> bool:
         return self.label == self.prediction
 
 
@@ -52,16 +53,11 @@ def read_predictions(folder: Path, split: str) -> list[RowPrediction]:
     table = read_table(path)
     if missing := [column for column in COLUMNS if not table.has(column)]:
         raise DataError(f"{path} has no column {missing[0]}: compared are classes and tags with gold labels")
-    indices = [table.place(column) for column in COLUMNS]
-    predictions = []
-    for number, row in table.rows:
-        file, line, label, prediction = table.pick(number, row, indices)
-        predictions.append(RowPrediction(f"{file}:{line}", label, prediction))
-    return predictions
+    return [RowPrediction(f"{file}:{line}", *answers) for _, (file, line, *answers) in table.select(COLUMNS)]
 
 
 def compare(first: Sequence[RowPrediction], second: Sequence[RowPrediction]) -> dict[str, Any]:
-    """Return figures of two runs on the same rows.
+    """Return how two runs differ on the same rows.
 
     Returns:
         rows; first and second: accuracy of each run; difference: second - first; low and high: its 95 % interval by a
@@ -73,28 +69,24 @@ def compare(first: Sequence[RowPrediction], second: Sequence[RowPrediction]) -> 
     """
     from scipy.stats import binomtest
 
-    if len(first) != len(second):
-        raise DataError(f"the runs have different rows: {len(first):,} and {len(second):,}")
-    for row, other in zip(first, second, strict=True):
-        if (row.place, row.label) != (other.place, other.label):
-            raise DataError(f"the runs have different rows: {row.place} {row.label} and {other.place} {other.label}")
+    for row, other in itertools.zip_longest(first, second):
+        if row is None or other is None or row[:2] != other[:2]:
+            raise DataError(f"the runs have different rows: {row} and {other}")
     count = len(first)
-    rights = np.array([[row.is_right for row in rows] for rows in (first, second)])
-    only_first = int((rights[0] & ~rights[1]).sum())
-    only_second = int((rights[1] & ~rights[0]).sum())
-    right = int(rights[0].sum())
-    if not rights.any():
+    is_correct = np.array([[row.is_correct for row in rows] for rows in (first, second)])
+    only_first = int((is_correct[0] & ~is_correct[1]).sum())
+    only_second = int((is_correct[1] & ~is_correct[0]).sum())
+    if not is_correct.any():
         raise DataError("no prediction equals its gold label; compared are classes and tags, not scores")
-    # To draw rows with replacement is to draw how many of them only the first, only the second, or both or neither
-    # has right.
+    # A bootstrap of the rows: how many of those drawn only the first, only the second, or both or neither has right.
     shares = [only_first / count, only_second / count, 1 - (only_first + only_second) / count]
     draws = np.random.default_rng(0).multinomial(count, shares, RESAMPLINGS)
     low, high = np.percentile((draws[:, 1] - draws[:, 0]) / count, [2.5, 97.5])
     differing = only_first + only_second
     return {
         "rows": count,
-        "first": right / count,
-        "second": (right - only_first + only_second) / count,
+        "first": int(is_correct[0].sum()) / count,
+        "second": int(is_correct[1].sum()) / count,
         "difference": (only_second - only_first) / count,
         "low": float(low),
         "high": float(high),
@@ -108,19 +100,15 @@ def main(config: CompareConfig) -> None:
     """Log the comparison; write the rows that only one run has right."""
     first = read_predictions(Path(config.first), config.split)
     second = read_predictions(Path(config.second), config.split)
-    figures = compare(first, second)
     logger.info(
-        f"accuracy on {figures['rows']:,} rows: {figures['first']:.4f} and {figures['second']:.4f}, difference "
-        f"{figures['difference']:+.4f} (95 % of resamplings: {figures['low']:+.4f} to {figures['high']:+.4f})"
-    )
-    logger.info(
-        f"{figures['only_first_right']:,} rows are right in the first run alone, {figures['only_second_right']:,} in "
-        f"the second alone; McNemar's exact test: p = {figures['p_value']:.3g}"
+        "accuracy on {rows:,} rows: {first:.4f} and {second:.4f}, difference {difference:+.4f} (95 % of resamplings: "
+        "{low:+.4f} to {high:+.4f}); {only_first_right:,} rows are right in the first run alone, {only_second_right:,} "
+        "in the second alone; McNemar's exact test: p = {p_value:.3g}".format(**compare(first, second))
     )
     if config.output_file:
-        pairs = [(row, other) for row, other in zip(first, second, strict=True) if row.is_right != other.is_right]
+        pairs = [(row, other) for row, other in zip(first, second, strict=True) if row.is_correct != other.is_correct]
         columns = {
-            "place": [row.place for row, _ in pairs],
+            "place": [row.location for row, _ in pairs],
             "label": [row.label for row, _ in pairs],
             "first": [row.prediction for row, _ in pairs],
             "second": [other.prediction for _, other in pairs],

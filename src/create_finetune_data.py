@@ -7,8 +7,9 @@ import itertools
 import logging
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from src.tokenization import FullTokenizer
 from src.utils import read_lines
 
 logger = logging.getLogger(__name__)
-LARGEST_SCORE = 1e6  # of a regression target: squared errors are summed in float32
+MAX_SCORE = 1e6  # of a regression target: squared errors are summed in float32
 NEGATIVE, POSITIVE = "negative", "positive"
 INDICATOR_VALUES = {"0": False, "1": True, "false": False, "true": True}
 UNLABELLED = {"", "-1"}  # values of all indicators in a row without gold labels
@@ -32,7 +33,6 @@ _LIST = re.compile(r"\[.*\]", re.DOTALL)
 _SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "valid", "validation", "val"), "test": ("test",)}
 _SHOWN = 5  # file names listed in a message
 _WHOLE_NUMBER = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0+")
-DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Example:
     line: int
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"{self.file}: line {self.line}"
 
 
@@ -72,7 +72,7 @@ class TextColumns:
     list_text: str = ""
     options: TableOptions | None = None
 
-    def label_of(self, fields: Sequence[str], place: str) -> str | None:
+    def label_of(self, fields: Sequence[str], location: str) -> str | None:
         """Return the label in the fields of a row's label columns, or its labels with the separator between them.
 
         Raises:
@@ -80,14 +80,14 @@ class TextColumns:
         """
         if not self.indicators:
             if self.separator and _LIST.fullmatch(fields[0]):
-                raise DataError(f"{place} has the list {shorten(fields[0])}: write labels as a{self.separator}b")
+                raise DataError(f"{location} has the list {shorten(fields[0])}: write labels as a{self.separator}b")
             return plain_label(fields[0]) or None
         values = [plain_label(field).lower() for field in fields]
         if set(values) <= UNLABELLED:
             return None
         for name, value in zip(self.indicators, values, strict=True):
             if value not in INDICATOR_VALUES:
-                raise DataError(f"{place} has {shorten(value)} in column {name}, allowed are 0 and 1")
+                raise DataError(f"{location} has {shorten(value)} in column {name}, allowed are 0 and 1")
         return self.separator.join(itertools.compress(self.indicators, map(INDICATOR_VALUES.get, values))) or None
 
 
@@ -153,27 +153,15 @@ def read_polarity_files(positive: Path, negative: Path, encoding: str | None = N
     return examples
 
 
-class SplitFiles(Mapping[str, Path]):
-    """Mapping of splits to files; a split with several files raises DataError only when it is read."""
-
-    def __init__(self, files: Mapping[str, Sequence[Path]]) -> None:
-        self._files = files
+class SplitFiles(dict[str, Any]):
+    """Files by split; a split with a list of several files raises DataError only when it is read."""
 
     def __getitem__(self, split: str) -> Path:
-        file, *others = self._files[split]
-        if others:
-            names = ", ".join(path.name for path in (file, *others))
-            raise DataError(f"{file.parent} holds several {split} files: {names}; name one with --{split}_file")
+        file = super().__getitem__(split)
+        if isinstance(file, list):
+            names = ", ".join(path.name for path in file)
+            raise DataError(f"{file[0].parent} holds several {split} files: {names}; name one with --{split}_file")
         return file
-
-    def __contains__(self, split: object) -> bool:
-        return split in self._files
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
 
 
 def find_splits(data_dir: str, named: Mapping[str, str], endings: Sequence[str] | None = SUFFIXES) -> SplitFiles:
@@ -187,9 +175,9 @@ def find_splits(data_dir: str, named: Mapping[str, str], endings: Sequence[str] 
     Raises:
         DataError: data_dir is not a folder, or there is no file at all.
     """
-    splits = {split: [Path(name)] for split, name in named.items() if name}
+    splits = SplitFiles({split: Path(name) for split, name in named.items() if name})
     if not data_dir:
-        return SplitFiles(splits)
+        return splits
     folder = Path(data_dir)
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder")
@@ -200,13 +188,13 @@ def find_splits(data_dir: str, named: Mapping[str, str], endings: Sequence[str] 
     for split, names in _SPLIT_NAMES.items():
         split_files = [path for path in files if split_stem(path.name) in names]
         if split_files:
-            splits.setdefault(split, split_files)
+            splits.setdefault(split, split_files if len(split_files) > 1 else split_files[0])
     if not splits:
         allowed = "" if endings is None else f", as {', '.join('train' + ending for ending in endings)}"
         others = ", ".join(path.name for path in files[:_SHOWN])
         advice = f"; name files with --train_file, --dev_file, --test_file: {others}" if others else ""
         raise DataError(f"{folder} holds no file named train, dev or test{allowed}{advice}")
-    return SplitFiles(splits)
+    return splits
 
 
 def plain_label(label: str) -> str:
@@ -223,6 +211,7 @@ class ClassificationSplit:
         complete: whether the split has all examples of its file.
         other_label: advice in the error message for an unknown label.
         window_stride: as in encode_windows.
+        separator: text between the labels of an example, which may have any number of them; "": it has one label.
     """
 
     name: str
@@ -233,12 +222,16 @@ class ClassificationSplit:
     complete: bool = True
     other_label: str = ""
     window_stride: int = 0
+    separator: str = ""
 
     def facts(self) -> dict[str, Any]:
         texts = ((example.text_a, example.text_b, example.label) for example in self.examples)
         source = {example.file.name for example in self.examples}
         labels = None if self.labels is None else list(self.labels)
-        settings = {"max_seq_length": self.max_seq_length, "window_stride": self.window_stride, "labels": labels}
+        settings: dict[str, Any] = {"max_seq_length": self.max_seq_length, "window_stride": self.window_stride}
+        settings["labels"] = labels
+        if self.separator:
+            settings["label_separator"] = self.separator
         return text_facts(source, texts, self.tokenizer, **settings)
 
     def features(self) -> Features:
@@ -246,8 +239,8 @@ class ClassificationSplit:
 
         Returns:
             Columns input_ids, input_mask, segment_ids and, unless all examples are unlabelled, label_ids: the label's
-            id (int32) or the regression target (float32). Arrays: `labels` (examples,) and, with window_stride,
-            `windows` (rows,), the example of each row.
+            id (int32), the regression target (float32), or a decision about each label (C,) float32. Arrays: `labels`
+            (examples, ...) and, with window_stride, `windows` (rows,), the example of each row.
 
         Raises:
             DataError: there are no examples; a label is unknown, not a number or missing in some rows only.
@@ -278,8 +271,36 @@ class ClassificationSplit:
         return labelled_features(columns, values, targets, **arrays)
 
     def targets(self) -> np.ndarray | None:
-        """Return the label ids or regression targets, (examples,); None if all examples are unlabelled."""
-        return _targets(self.examples, self.labels, self.other_label)
+        """Return label ids or regression targets (examples,), or decisions (examples, C); None without any label."""
+        unlabelled = [example for example in self.examples if example.label is None]
+        if len(unlabelled) == len(self.examples):
+            return None
+        if self.separator:
+            targets = np.zeros((len(self.examples), len(self._label_ids)), np.float32)
+            for row, example in enumerate(self.examples):
+                targets[row, [self._label_id(example, label) for label in labels_in(example, self.separator)]] = 1
+            return targets
+        if unlabelled:
+            raise DataError(f"{unlabelled[0].location} has no label, but other lines have one")
+        if self.labels is None:
+            return np.array([score_of(example) for example in self.examples], np.float32)
+        return np.array([self._label_id(example, example.label) for example in self.examples], np.int32)
+
+    def _label_id(self, example: Example, label: str | None) -> int:
+        if label not in self._label_ids:
+            allowed = f"{', '.join(self.labels or ())}{self.other_label}"
+            raise DataError(f"{example.location} has the label {shorten(label)}, allowed are {allowed}")
+        return self._label_ids[label]
+
+    @cached_property
+    def _label_ids(self) -> dict[str | None, int]:
+        return {label: index for index, label in enumerate(self.labels or ())}
+
+
+def labels_in(example: Example, separator: str) -> list[str]:
+    """Return the labels of an example that may have several, without white space around them."""
+    parts = (part.strip() for part in (example.label or "").split(separator))
+    return [plain_label(part) for part in parts if part]
 
 
 def score_of(example: Example) -> float:
@@ -288,27 +309,7 @@ def score_of(example: Example) -> float:
         score = float(example.label or "")
     except ValueError:
         score = math.nan
-    if not abs(score) <= LARGEST_SCORE:  # NaN fails the comparison
-        decimal_comma = "; write a decimal point for the comma" if DECIMAL_COMMA.fullmatch(example.label or "") else ""
-        raise DataError(
-            f"{example.place} has the label {shorten(example.label)}, allowed are numbers from {-LARGEST_SCORE:g} to "
-            f"{LARGEST_SCORE:g}{decimal_comma}"
-        )
+    if not abs(score) <= MAX_SCORE:  # NaN fails the comparison
+        allowed = f"numbers from {-MAX_SCORE:g} to {MAX_SCORE:g}"
+        raise DataError(f"{example.location} has the label {shorten(example.label)}, allowed are {allowed}")
     return score
-
-
-def _targets(examples: Sequence[Example], labels: Sequence[str] | None, advice: str) -> np.ndarray | None:
-    """Return the label ids or regression targets, (examples,); None if all examples are unlabelled."""
-    unlabelled = [example for example in examples if example.label is None]
-    if len(unlabelled) == len(examples):
-        return None
-    if unlabelled:
-        raise DataError(f"{unlabelled[0].place} has no label, but other lines have one")
-    if labels is None:
-        return np.array([score_of(example) for example in examples], np.float32)
-    ids = {label: index for index, label in enumerate(labels)}
-    for example in examples:
-        if example.label not in ids:
-            allowed = ", ".join(labels)
-            raise DataError(f"{example.place} has the label {shorten(example.label)}, allowed are {allowed}{advice}")
-    return np.array([ids[example.label or ""] for example in examples], np.int32)

@@ -8,29 +8,29 @@ google aligns an answer with tokens by a longest common subsequence; this module
 """
 
 import itertools
-import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field, field_validator
 
 from model_utils.errors import DataError, first_few, shorten
-from model_utils.json_files import parse_json
+from model_utils.json_files import Schema, matching, parse_json, validated
 from src.data.feature_cache import TRAIN, Features
 from src.data.feature_files import Column, Ragged
 from src.data.features import best_windows, text_facts, token_columns
+from src.text.text_tables import json_values
 from src.tokenization import FullTokenizer
 from src.utils import read_lines
 
 logger = logging.getLogger(__name__)
 _TARGETS = ("start_positions", "end_positions", "is_impossible")
-_RECORD_KEYS = {"paragraphs", "context_text", "context", "question"}
-_TYPE_NAMES = {str: "a text", list: "a list", dict: "an object", int: "a whole number", bool: "true or false"}
+_RECORD_KEYS = {"paragraphs", "context", "question"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,51 +59,51 @@ class SquadQuestion:
     source: str = ""
 
 
-@dataclass(frozen=True)
-class _Node:
-    """JSON object with its location in a file."""
+Text = Annotated[str, matching(r"(?s).*\S.*", "a text that is not blank")]
 
-    file: Path
-    location: str  # prefix of a key in an error message
-    value: Any
 
-    def member(self, key: str, value_type: type) -> Any:
-        """Return a member of the object; raise DataError if it does not have exactly this type."""
-        if key not in self.value:
-            raise self.fault(key, "missing")
-        if type(self.value[key]) is not value_type:
-            raise self.fault(key, f"{json.dumps(self.value[key])[:40]}, needed is {_TYPE_NAMES[value_type]}")
-        return self.value[key]
+class _Answer(Schema):
+    text: str
+    answer_start: int
 
-    def text(self, key: str) -> str:
-        """Return a text member; raise DataError if it is blank."""
-        text = self.member(key, str)
-        if not text.strip():
-            raise self.fault(key, "empty")
-        return text
 
-    def elements(self, key: str, value_type: type) -> list[Any]:
-        """Return a list member; raise DataError if an element does not have exactly this type."""
-        values = self.member(key, list)
-        for index, value in enumerate(values):
-            if type(value) is not value_type:
-                raise self.fault(f"{key}[{index}]", f"{json.dumps(value)[:40]}, needed is {_TYPE_NAMES[value_type]}")
-        return values
+class _Question(Schema):
+    id: Text
+    question: str
+    answers: list[_Answer] = Field(default_factory=list)
+    is_impossible: bool = False
 
-    def objects(self, key: str) -> Iterator["_Node"]:
-        """Yield the elements of a list of objects."""
-        for index, value in enumerate(self.elements(key, dict)):
-            yield _Node(self.file, f"{self.location}{key}[{index}].", value)
+    @field_validator("answers", mode="before")
+    @classmethod
+    def _as_objects(cls, answers: Any) -> Any:
+        """Return answers in Hugging Face's form, a list of texts and one of starts, as objects."""
+        if not isinstance(answers, dict):
+            return answers
+        texts = answers.get("text")
+        starts = answers.get("answer_start")
+        if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
+            raise ValueError("a list of objects, or the lists text and answer_start of the same length")
+        return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
 
-    def fault(self, key: str, problem: str) -> DataError:
-        return DataError(f"{self.file} is not in SQuAD's format: {self.location}{key} is {problem}")
+
+class _FlatQuestion(_Question):
+    context: Text
+
+
+class _Paragraph(Schema):
+    context: Text
+    qas: list[_Question]
+
+
+class _Article(Schema):
+    paragraphs: list[_Paragraph]
 
 
 def read_squad(path: Path, version_2: bool, labelled: bool = True) -> list[SquadQuestion]:
     """Return the questions of a file in order.
 
-    The file is a JSON document or JSON lines. It holds articles in the format of SQuAD 1.1, SQuAD 2.0 or CMRC 2018's
-    trial data, or flat records as in Hugging Face's datasets: each a question with its context.
+    The file is a JSON document or JSON lines. It holds articles as in SQuAD 1.1 and 2.0, or flat records as in Hugging
+    Face's datasets: each a question with its context.
 
     Args:
         version_2: allow questions without an answer, with or without is_impossible.
@@ -116,16 +116,19 @@ def read_squad(path: Path, version_2: bool, labelled: bool = True) -> list[Squad
     path = Path(path)
     questions: list[SquadQuestion] = []
     contexts: dict[str, str] = {}  # flat records repeat them
-    for paragraph, question_nodes, keys in _paragraphs(path):
-        context = paragraph.text(keys["context"])
-        context = contexts.setdefault(context, context)
-        for node in question_nodes:
-            question_id = node.text(keys["id"])
-            question = node.member(keys["question"], str)
-            answers = _read_answers(node, context) if labelled or "answers" in node.value else ()
-            is_labelled = labelled or bool(answers) or (version_2 and node.value.get("is_impossible") is True)
-            impossible = is_labelled and _is_impossible(node, answers, version_2)
-            questions.append(SquadQuestion(question_id, question, context, answers, impossible, path.name))
+    for origin, record in _records(path):
+        if isinstance(record, dict) and record.keys() & {"context", "question"}:
+            flat = validated(record, _FlatQuestion, origin)
+            paragraphs: list[tuple[str, Sequence[_Question]]] = [(flat.context, [flat])]
+        else:
+            article = validated(record, _Article, origin)
+            paragraphs = [(paragraph.context, paragraph.qas) for paragraph in article.paragraphs]
+        for context, items in paragraphs:
+            context = contexts.setdefault(context, context)
+            for item in items:
+                is_impossible = _is_impossible(item, version_2, labelled, origin)
+                answers = tuple(SquadAnswer(answer.text, answer.answer_start) for answer in item.answers)
+                questions.append(SquadQuestion(item.id, item.question, context, answers, is_impossible, path.name))
     if not questions:
         raise DataError(f"{path} holds no questions")
     id_counts = Counter(question.id for question in questions)
@@ -134,8 +137,8 @@ def read_squad(path: Path, version_2: bool, labelled: bool = True) -> list[Squad
     return questions
 
 
-def _records(path: Path) -> Iterator[_Node]:
-    """Yield the articles or flat records of a file."""
+def _records(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the articles or flat records of a file, each with its place in messages."""
     lines = list(read_lines(path))
     try:
         document = parse_json("".join(lines))
@@ -143,73 +146,33 @@ def _records(path: Path) -> Iterator[_Node]:
         first_line = next((line.strip() for line in lines if line.strip()), "")
         if not (first_line.startswith("{") and first_line.endswith("}")):
             raise DataError(f"{path} is not JSON: {error}") from None
-        yield from _line_records(path, lines)
+        yield from ((f"{path}: line {line}", record) for line, record in json_values(path))
         return
     if isinstance(document, dict) and "data" not in document and document.keys() & _RECORD_KEYS:
-        yield _Node(path, "line 1: ", document)  # JSON lines with a single record
+        yield f"{path}: line 1", document  # JSON lines with a single record
         return
-    if isinstance(document, list):
-        document = {"data": document}
-    if not isinstance(document, dict):
-        raise DataError(
-            f"{path} is not in SQuAD's format: it holds {_TYPE_NAMES.get(type(document), 'a single value')}"
-        )
-    yield from _Node(path, "", document).objects("data")
+    records = document.get("data") if isinstance(document, dict) else document
+    if not isinstance(records, list):
+        raise DataError(f"{path} is not in SQuAD's format: data is {shorten(records)}, needed is a list of articles")
+    for index, record in enumerate(records):
+        yield f"{path}: data.{index}", record
 
 
-def _line_records(path: Path, lines: Sequence[str]) -> Iterator[_Node]:
-    for line_number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            record = parse_json(line)
-        except ValueError as error:
-            raise DataError(f"{path}: line {line_number} is not JSON: {error}") from None
-        if not isinstance(record, dict):
-            raise DataError(f"{path}: line {line_number} is {shorten(record)}, needed is an object")
-        yield _Node(path, f"line {line_number}: ", record)
-
-
-def _paragraphs(path: Path) -> Iterator[tuple[_Node, Iterable[_Node], dict[str, str]]]:
-    """Yield paragraphs, their questions and the keys of context, id and question."""
-    keys = {"context": "context", "id": "id", "question": "question"}
-    for record in _records(path):
-        if "context_text" in record.value:
-            cmrc_keys = {"context": "context_text", "id": "query_id", "question": "query_text"}
-            yield record, record.objects("qas"), cmrc_keys
-        elif record.value.keys() & {"context", "question"}:
-            yield record, [record], keys
-        else:
-            for paragraph in record.objects("paragraphs"):
-                yield paragraph, paragraph.objects("qas"), keys
-
-
-def _read_answers(node: _Node, context: str) -> tuple[SquadAnswer, ...]:
-    if isinstance(node.value.get("answers"), dict):  # Hugging Face's format
-        columns = _Node(node.file, f"{node.location}answers.", node.value["answers"])
-        starts = columns.elements("answer_start", int)
-        texts = columns.elements("text", str)
-        if len(starts) != len(texts):
-            raise columns.fault("answer_start", f"a list of {len(starts)}, needed are {len(texts)} as in text")
-        return tuple(map(SquadAnswer, texts, starts))
-    texts = node.member("answers", list)
-    if texts and all(isinstance(text, str) for text in texts):  # CMRC 2018's trial data
-        return tuple(SquadAnswer(text, context.find(text)) for text in texts)
-    return tuple(
-        SquadAnswer(answer.member("text", str), answer.member("answer_start", int))
-        for answer in node.objects("answers")
-    )
-
-
-def _is_impossible(node: _Node, answers: Sequence[SquadAnswer], version_2: bool) -> bool:
-    impossible = node.member("is_impossible", bool) if "is_impossible" in node.value else not answers
-    if impossible == bool(answers):
-        raise node.fault("is_impossible", f"{json.dumps(impossible)} while there are {len(answers)} answers")
-    if impossible and not version_2:
-        raise DataError(
-            f"{node.file}: {node.location}answers is empty; use run_squad_v2.py for questions without an answer"
-        )
-    return impossible
+def _is_impossible(item: _Question, version_2: bool, labelled: bool, origin: str) -> bool:
+    """Return True if a question is labelled as having no answer; raise DataError if its label is missing or wrong."""
+    count = len(item.answers)
+    if labelled and "answers" not in item.model_fields_set:
+        raise DataError(f"{origin}: answers is missing in question {shorten(item.id)}")
+    states = "is_impossible" in item.model_fields_set
+    if not labelled and not count and not (version_2 and item.is_impossible):
+        return False
+    if states and item.is_impossible == bool(count):
+        found = f"is_impossible is {str(item.is_impossible).lower()}"
+        raise DataError(f"{origin}: {found} in question {shorten(item.id)}, which has {count} answers")
+    if not count and not version_2:
+        found = f"answers is empty in question {shorten(item.id)}"
+        raise DataError(f"{origin}: {found}; use run_squad_v2.py for questions without an answer")
+    return not count
 
 
 @dataclass(frozen=True)
@@ -373,11 +336,7 @@ def _token_columns(
 
 
 def _answer_tokens(question: SquadQuestion, spans: np.ndarray) -> tuple[int, int] | None:
-    """Return first and last token of the first answer; None if it is not in the context at its start or has no token.
-
-    Args:
-        spans: (tokens, 2) first character and end (exclusive) of each context token.
-    """
+    """Return first and last token of the first answer; None if it is not at its start or has no token."""
     answer = question.answers[0]
     if not answer.text or not question.context.startswith(answer.text, answer.start):
         return None
@@ -395,15 +354,11 @@ def _positions(
 
 
 def _describe(left_out: Sequence[SquadQuestion], total: int) -> str:
-    descriptions = []
-    for question in left_out:
-        answer = question.answers[0]
-        context_text = question.context[max(0, answer.start) : max(0, answer.start + len(answer.text))]
-        descriptions.append(
-            f"{question.id[:80]} ({shorten(answer.text)} at {shorten(answer.start)}, the context has "
-            f"{shorten(context_text)})"
-        )
+    answers = [
+        f"{question.id[:80]} ({shorten(question.answers[0].text)} at {shorten(question.answers[0].start)})"
+        for question in left_out
+    ]
     return (
         f"{left_out[0].source}: {len(left_out):,} of {total:,} questions are left out, their answer is not at "
-        f"answer_start: {first_few(descriptions)}"
+        f"answer_start: {first_few(answers)}"
     )

@@ -269,18 +269,9 @@ class PackedNetwork(nn.Cell):
         self.no_dropout = Tensor(0, ms.int32)
         self.set_train(False)
 
-    def construct(
-        self,
-        packed_ids: Tensor,
-        packed_segments: Tensor,
-        begins: Tensor,
-        positions: Tensor,
-        places: Tensor,
-        further: Tensor = None,
-    ) -> Any:
-        further_inputs = (self.no_dropout,) if further is None else (further, self.no_dropout)
-        states = self.scores.encode((packed_ids, packed_segments, begins, positions, places), further_inputs)
-        return self.scores.head(*states, *further_inputs)
+    def construct(self, *inputs: Tensor) -> Any:
+        further = (*inputs[len(PACKED_COLUMNS) :], self.no_dropout)
+        return self.scores.head(*self.scores.encode(inputs[: len(PACKED_COLUMNS)], further), *further)
 
 
 def packed_where_possible(network: AnsweringNetwork) -> nn.Cell:

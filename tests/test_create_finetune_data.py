@@ -20,7 +20,7 @@ from src.create_finetune_data import (
 )
 from src.data.features import sample, split_off
 from src.data.text_rows import encode_pairs
-from src.tasks.class_labels import find_labels, report_labels
+from src.tasks.class_labels import find_labels
 from src.tokenization import FullTokenizer
 from tests.helpers.feature_rows import split_rows
 
@@ -138,10 +138,10 @@ def test_folders_without_splits(tmp_path):
 
 def test_labels_are_told_and_many_numbers_are_taken_for_scores(caplog):
     caplog.set_level("INFO")
-    report_labels([example("x", label=label) for label in "aabc"], 1)
+    find_labels([example("x", label=label) for label in "aabc"], 1)
     assert "4 examples, 1 of them for development; 3 labels: a (2), b (1), c (1)" in caplog.text
     assert "num_class" not in caplog.text
-    report_labels([example("x", label=f"{label / 10}") for label in range(30)], 0)
+    find_labels([example("x", label=f"{label / 10}") for label in range(30)])
     assert "30 labels: 0.0 (1)" in caplog.text and " and 20 more" in caplog.text
     assert "all 30 labels are numbers" in caplog.text and "--num_class 1" in caplog.text
 

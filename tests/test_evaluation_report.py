@@ -36,7 +36,7 @@ from src.tasks.evaluation_report import (
 from src.tasks.multi_label import make_classifier
 from src.tasks.question_answering import SquadConfig, SquadTask, SquadV2Config, SquadV2Task
 from src.tasks.spec import EvaluationResult, PreparedSplit
-from src.tasks.squad_metrics import score_answers, score_with_threshold
+from src.tasks.squad_metrics import score_answers, score_answers_v2
 from src.tasks.token_classification import NerConfig, NerTask
 from src.text.text_tables import read_table
 from tests.helpers.browser import chromium
@@ -138,7 +138,7 @@ def evaluate_answers(folder: Path, version_2: bool = False) -> None:
         predictions.append(Prediction((span,), random.random() if version_2 else None))
     threshold = 0.5 if version_2 else None
     answers = answer_texts(questions, predictions, threshold)
-    metrics = (score_with_threshold if version_2 else score_answers)(questions, answers)
+    metrics = (score_answers_v2 if version_2 else score_answers)(questions, answers)
     report = partial(task._report, questions, predictions, threshold)
     write(folder, EvaluationResult(metrics, lambda _: None, ("a < b",), report=report), config)
     (folder / "metrics.json").write_text(json.dumps(metrics))

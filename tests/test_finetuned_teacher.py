@@ -14,6 +14,7 @@ import run_classifier
 from model_utils.errors import ConfigError
 from src.albert_config import AlbertConfig
 from src.albert_for_finetune import (
+    AlbertForMultiLabel,
     AlbertForMultipleChoice,
     AlbertForQuestionAnswering,
     AlbertForRegression,
@@ -33,7 +34,6 @@ from src.finetuning.finetuned_teacher import check_teacher
 from src.model_folder import ModelFolder
 from src.nn.losses import divergence
 from src.tasks.classification import RegressionInfo
-from src.tasks.multi_label import AlbertForMultiLabel
 from tests.helpers.classifier_run import config_of, read, train_classifier, write_classifier_data
 from tests.helpers.tiny_model import KEY, TINY, batch
 

@@ -11,13 +11,8 @@ from hypothesis import strategies as st
 from model_utils.errors import DataError
 from src.data.feature_files import Ragged
 from src.tasks.entities import all_tags
-from src.tasks.ner_data import (
-    EntityColumns,
-    NerSplit,
-    Sentence,
-    read_sentences,
-    word_logits,
-)
+from src.tasks.ner_data import EntityColumns, read_sentences
+from src.tasks.sentences import NerSplit, Sentence, word_logits
 from src.tasks.word_splitting import split_words, splits_characters
 from src.tokenization import FullTokenizer, build_tokenizer
 
@@ -50,22 +45,7 @@ def test_columns(tmp_path: Path, line_end: str) -> None:
     )
     sentences = read_sentences(write(tmp_path / "train.txt", text), "auto", NAMES)
     assert tagged(sentences) == [("EU rejects", "B-ORG O"), ("Peter", "B-PER"), (".", "O")]
-    assert sentences[0].place(1) == f"{tmp_path / 'train.txt'}: line 4"
-
-
-def test_raw_text_is_not_taken_for_words(tmp_path: Path) -> None:
-    training = write(tmp_path / "train.csv", "review,dish_name\n点了一份毛血旺，很辣,毛血旺\n")
-    text = write(
-        tmp_path / "test.txt", "店里的毛血旺做得非常好吃，下次还会再来的\n上菜太慢了，等了一个多小时也没有人来管\n"
-    )
-    with pytest.raises(DataError, match=r"test\.txt was guessed to be columns .* answer raw text with predict\.py"):
-        read_sentences(text, "auto", NAMES, labelled=False, training=training)
-    assert len(read_sentences(text, "columns", NAMES, labelled=False)[0].words) == 2
-    short = write(tmp_path / "short.txt", "味道很好\n王小明在北京工作\n好吃\n")
-    with pytest.raises(DataError, match=r"half of its words have more than 15 characters, or more than 2 Chinese ones"):
-        read_sentences(short, "auto", NAMES, labelled=False)
-    words = write(tmp_path / "words.txt", "味道\n很\n好\n\n王小明\n在\n北京\n工作\n")
-    assert [len(each.words) for each in read_sentences(words, "auto", NAMES, labelled=False)] == [3, 4]
+    assert sentences[0].location(1) == f"{tmp_path / 'train.txt'}: line 4"
 
 
 def test_columns_of_names_by_number(tmp_path: Path) -> None:
@@ -78,7 +58,7 @@ def test_lines(tmp_path: Path) -> None:
     text = "吴 重 阳 ，\tB-NAME M-NAME E-NAME O\n\n好\tO\n"
     sentences = read_sentences(write(tmp_path / "train.char.bmes", text), "auto", NAMES)
     assert tagged(sentences) == [("吴 重 阳 ，", "B-NAME M-NAME E-NAME O"), ("好", "O")]
-    assert sentences[0].place(2) == f"{tmp_path / 'train.char.bmes'}: line 1"
+    assert sentences[0].location(2) == f"{tmp_path / 'train.char.bmes'}: line 1"
 
 
 def test_columns_with_a_word_that_is_a_space(tmp_path: Path) -> None:
@@ -176,11 +156,10 @@ def test_what_is_to_be_predicted_needs_no_tags(tmp_path: Path) -> None:
     assert [(one.words, one.tags) for one in bare] == [(("EU", "rejects"), None), (("Peter",), None)]
     lines = read_sentences(write(tmp_path / "b.txt", "a b\nc\n"), "lines", NAMES, labelled=False)
     assert [(one.words, one.tags) for one in lines] == [(("a", "b"), None), (("c",), None)]
-    for name, text in (("d.txt", "a b\nc d\n"), ("e.txt", "a b\nc d e\n")):  # of the first one only training tells
-        file = write(tmp_path / name, text)
-        training = write(tmp_path / "train.bmes", "a b\tO O\n") if name == "d.txt" else None
-        found = read_sentences(file, "auto", NAMES, labelled=False, training=training)
-        assert [one.words for one in found] == [tuple(line.split()) for line in text.splitlines()]
+    file = write(tmp_path / "d.txt", "a b\nc d\n")
+    training = write(tmp_path / "train.bmes", "a b\tO O\n")
+    found = read_sentences(file, "auto", NAMES, labelled=False, training=training)
+    assert [one.words for one in found] == [("a", "b"), ("c", "d")]
     # A last column that holds something else than tags is no label.
     parts = read_sentences(write(tmp_path / "c.txt", "EU NNP\nrejects VBZ\n"), "columns", NAMES, labelled=False)
     assert [(one.words, one.tags) for one in parts] == [(("EU", "rejects"), None)]
@@ -276,7 +255,7 @@ def test_a_long_sentence_shows_every_word_its_surroundings(tokenizer: FullTokeni
 
 
 def test_unknown_tag(tokenizer: FullTokenizer) -> None:
-    sentence = Sentence(("a", "b"), ("O", "B-Y"), Path("dev.txt"), 7, 1)
+    sentence = Sentence(("a", "b"), ("O", "B-Y"), Path("dev.txt"), (7, 8))
     with pytest.raises(DataError, match=r"dev\.txt: line 8 has the tag 'B-Y', allowed are O, B-X"):
         NerSplit("dev", [sentence], ["O", "B-X"], tokenizer, 16).features()
 

@@ -91,17 +91,6 @@ def test_the_best_checkpoint_is_the_one_that_is_evaluated(run: Path) -> None:
     assert results["accuracy"] == pytest.approx(evaluated[best["step"]])
 
 
-def test_that_other_examples_are_chosen_than_in_training_is_told(
-    data: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As by the configuration that is kept with the second of several seeds."""
-    for most in (45, 44):
-        weights = {"do_train": False, "load_finetune_checkpoint_path": run, "output_path": tmp_path}
-        run_classifier.main(config_of(data, None, max_eval_samples=most, seed=12346, **weights))
-        said = capsys.readouterr().out
-        assert ("max_eval_samples 44 and seed 12346" in said) == (most < 45)
-
-
 def test_predictions_say_which_row_what_is_right_and_how_sure_they_are(data: Path, run: Path) -> None:
     dev, test = (read_columns(run / f"predictions_{split}.tsv") for split in ("dev", "test"))
     assert list(dev) == ["index", "file", "line", "label", "prediction", "probability", "text_a"]
@@ -638,9 +627,6 @@ def test_weights_of_pairs_are_not_evaluated_on_single_texts(data: Path) -> None:
         )
 
 
-POLARITY = {"positive_file": "a", "negative_file": "b", "train_file": "", "dev_file": "", "do_eval": False}
-
-
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
@@ -648,13 +634,6 @@ POLARITY = {"positive_file": "a", "negative_file": "b", "train_file": "", "dev_f
         ({"dev_file": "dev.tsv", "eval_data_file_path": "a.mindrecord"}, "dev_file"),
         ({"train_file": "train.tsv", "train_data_file_path": "a.mindrecord"}, "train_file"),
         ({"positive_file": "a", "negative_file": "b", "train_data_file_path": "a.mindrecord"}, "positive_file"),
-        ({**POLARITY, "text_b_column": "b"}, "text_b_column"),
-        ({**POLARITY, "column_names": "text,label"}, "column_names"),
-        ({"train_file": "a.jsonl", "dev_file": "b.jsonl", "column_names": "text,label"}, "column_names"),
-        ({"train_file": "a.parquet", "dev_file": "b.jsonl", "column_names": "text,label"}, "column_names"),
-        ({"train_file": "a.parquet", "dev_file": "b.xlsx", "encoding": "gb18030"}, "encoding"),
-        ({"train_file": "a.parquet", "dev_file": "b.csv", "sheet": "train"}, "sheet"),
-        ({**POLARITY, "sheet": "train"}, "sheet"),
     ],
 )
 def test_options_that_do_nothing_are_refused(data: Path, tmp_path: Path, changes: dict, key: str) -> None:

@@ -14,7 +14,7 @@ from src.create_squad_data import SquadQuestion, SquadSplit, SquadWindows, read_
 from src.data.feature_files import Ragged
 from src.squad_get_predictions import beam_predictions, independent_predictions
 from src.squad_postprocess import answer_texts, write_predictions
-from src.tasks.squad_metrics import score_answers, score_with_threshold
+from src.tasks.squad_metrics import score_answers, score_answers_v2
 from src.tokenization import FullTokenizer
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -301,7 +301,7 @@ def test_a_network_that_knows_the_answers_gets_full_marks(shared, version):
         }
         predictions = beam_predictions(questions, windows, outputs, 3, 60)
         no_answer = {q.id: p.no_answer_probability for q, p in zip(questions, predictions, strict=True)}
-        figures = score_with_threshold(questions, answer_texts(questions, predictions), no_answer)
+        figures = score_answers_v2(questions, answer_texts(questions, predictions), no_answer)
         assert figures["NoAns_f1"] == 100
         assert figures["HasAns_exact"] > 98
         assert figures["best_exact"] == figures["exact"]

@@ -83,9 +83,7 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
         trainer = finetuning.build(RunFolder(root / name, run_config, finetuning.ranks))
         logger.info(dry_run(trainer, kept=f" but features in {config.feature_dir}"))
         runs = config.num_seeds * max(1, len(trials))
-        if trials:
-            logger.info(f"this is {trials[0].name}; the search has {len(trials)} trials, {runs} runs in all")
-        elif runs > 1:
+        if runs > 1:
             logger.info(f"each of {runs} runs takes about this time and this much disk space")
         return
     output = Path(config.output_path) if config.output_path else root
@@ -126,8 +124,8 @@ def search_settings(
         folders = [root / trial.name / name for name in runs_of(trial.config)]
         checkpoints = [newest_checkpoint(folder) for folder in folders if folder.is_dir()]
         seconds = sum(contents.loop_state["seconds"] for contents in checkpoints if contents)
-        place = model.relative_to(root).as_posix()
-        return Result(trial=trial.name, settings=trial.settings, model=place, metric=metric, seconds=seconds)
+        folder = model.relative_to(root).as_posix()
+        return Result(trial=trial.name, settings=trial.settings, model=folder, metric=metric, seconds=seconds)
 
     return run_trials(root, trials, finetuning.task.selection, finetuning.config.num_seeds, run_trial)
 
@@ -194,14 +192,10 @@ class Finetuning:
         )
         positions = self.architecture.max_position_embeddings
         if config.max_seq_length > positions and not self.architecture.use_relative_positions:
-            raise ConfigError(
-                f"max_seq_length is {config.max_seq_length}, but the model has max_position_embeddings {positions}: "
-                f"set max_seq_length to at most {positions}"
-            )
+            found = f"max_seq_length is {config.max_seq_length}, but the model has max_position_embeddings"
+            raise ConfigError(f"{found} {positions}")
         if task.pairs and self.architecture.type_vocab_size < 2:
-            raise ConfigError(
-                "type_vocab_size is 1, but the rows of this task are pairs of texts: use a model with type_vocab_size 2"
-            )
+            raise ConfigError("type_vocab_size is 1, but the rows of this task are pairs of texts: 2 is needed")
         # All evaluations and predictions share this network; each loads its weights into it.
         self.scores = task.spec.scores(self.architecture, task.task_info)
         self.data = TaskData(config, task, self.scores, self.ranks)
@@ -336,7 +330,6 @@ class Finetuning:
         task_info = self.check_task(weights)
         contents = find_checkpoint(weights)
         check_network(contents, self.architecture)
-        self.data.warn_of_other_examples(contents.loop_state.get("identity", {}))
         self.ranks.must_agree({"checkpoint": contents.path.name}, "what they evaluate")
         step = contents.loop_state.get("step", -1)
         is_same_task_info = task_info.stated() == self.task.task_info.stated()
@@ -373,9 +366,7 @@ class Finetuning:
             exists = (output / EVAL_FILE).exists()
             # Predicting the test set alone must not lose the development metrics of the same weights.
             if exists and report.metrics and not self.config.do_eval:
-                earlier = read_object(output / EVAL_FILE)
-                if all(earlier.pop(key, None) == value for key, value in report.checkpoint.items()):
-                    report.keep(earlier)
+                report.keep(read_object(output / EVAL_FILE))
             if report.metrics or not exists:
                 write_json(output / EVAL_FILE, report.content())
             logger.info(f"results and predictions are in {output}")

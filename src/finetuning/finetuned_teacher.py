@@ -75,17 +75,14 @@ def check_teacher(model: ModelFolder, task: Task, folder: Path) -> None:
     if model.tokenizer is None:
         raise ConfigError(f"teacher is {folder}, which has no vocabulary: give the folder of a run or a conversion")
     if (model.tokenizer.sha256, model.tokenizer.do_lower_case) != (task.tokenizer.sha256, task.tokenizer.do_lower_case):
-        raise ConfigError(
-            f"teacher is {folder}, whose vocabulary or do_lower_case is not the model's: both must have the same"
-        )
+        raise ConfigError(f"teacher is {folder}, whose vocabulary or do_lower_case is not the model's")
     length = task.config.max_seq_length
     positions = model.architecture.max_position_embeddings
     if length > positions and not model.architecture.use_relative_positions:
         raise ConfigError(f"max_seq_length is {length}, but the teacher {folder} reads at most {positions} tokens")
-    wanted = task.task_info.stated()
+    needed = task.task_info.stated()
     settings = model.task_info.stated() if model.task_info else {}
     for key in SAME_SETTINGS:
-        if settings.get(key) != wanted.get(key):
-            raise ConfigError(
-                f"teacher is {folder}, whose {key} is {settings.get(key, 'not set')}: here it is {wanted.get(key)}"
-            )
+        if settings.get(key) != needed.get(key):
+            found = f"teacher is {folder}, whose {key} is {settings.get(key, 'not set')}"
+            raise ConfigError(f"{found}: here it is {needed.get(key)}")

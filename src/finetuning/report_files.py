@@ -49,14 +49,14 @@ def write_report(
     if report.classes:
         names = ("class 类别", "precision 精确率", "recall 召回率", "F1", "support 样本数")
         keys = ("precision", "recall", "f1", "support")
-        rows = [(label, *(figures[key] for key in keys)) for label, figures in report.classes.items()]
+        rows = [(label, *(metrics_of_class[key] for key in keys)) for label, metrics_of_class in report.classes.items()]
         sections["Classes 类别"] = _table(names, rows)
     if report.confusion:
         sections["Confusion matrix 混淆矩阵"] = _matrix(report.confusion)
-    bins = calibration_bins(report.confidence, report.is_right)
+    bins = calibration_bins(report.confidence, report.is_correct)
     sections["Calibration 校准"] = _table(
         ("probability 概率", "predictions 预测数", "mean probability 平均概率", "accuracy 准确率"),
-        [(f"{start:.1f} – {start + 1 / BINS:.1f}", *figures) for start, *figures in bins],
+        [(f"{start:.1f} – {start + 1 / BINS:.1f}", *values) for start, *values in bins],
     )
     sections["Errors 错误"] = _errors({**report.errors, **report.passages}, f"errors_{split}.tsv")
     sections["Command 命令"] = f"<pre>{escape(shlex.join(sys.orig_argv))}</pre>"
@@ -133,9 +133,9 @@ def _matrix(confusion: Confusion) -> str:
     names = [labels[label_id] for label_id in shown]
     if len(labels) > SHOWN_CLASSES:
         names.append("other 其他")
-    places = np.full(len(labels), SHOWN_CLASSES)
-    places[shown] = np.arange(len(shown))
-    cells = np.bincount(places[gold] * len(names) + places[predictions], minlength=len(names) ** 2)
+    cell_indices = np.full(len(labels), SHOWN_CLASSES)
+    cell_indices[shown] = np.arange(len(shown))
+    cells = np.bincount(cell_indices[gold] * len(names) + cell_indices[predictions], minlength=len(names) ** 2)
     matrix = cells.reshape(len(names), len(names))
     shares = matrix / np.maximum(1, matrix.sum(1, keepdims=True))
     html = "<p>Rows are gold labels, columns are predictions; a dark cell has a large share of its row.<br>"

@@ -40,13 +40,13 @@ class Report:
         self.calibration |= result.calibration
 
     def keep(self, earlier: Mapping[str, Any]) -> None:
-        """Merge the content of an earlier eval_results.json; this report's values take precedence."""
-        earlier_metrics = dict(earlier)
-        baselines = earlier_metrics.pop("baselines", {})
-        warnings = earlier_metrics.pop("remarks", [])
-        self.metrics = earlier_metrics | self.metrics
-        self.baselines = baselines | self.baselines
-        self.warnings = list(dict.fromkeys([*warnings, *self.warnings]))
+        """Add the content of an earlier eval_results.json about the same checkpoint; later values take precedence."""
+        if any(earlier.get(key) != value for key, value in self.checkpoint.items()):
+            return
+        others = {*self.checkpoint, "baselines", "remarks"}
+        self.metrics = {key: earlier[key] for key in earlier if key not in others} | self.metrics
+        self.baselines = earlier.get("baselines", {}) | self.baselines
+        self.warnings = list(dict.fromkeys([*earlier.get("remarks", []), *self.warnings]))
 
     def content(self) -> dict[str, Any]:
         """Return the content of eval_results.json, name and step of the checkpoint first."""

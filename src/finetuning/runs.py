@@ -17,7 +17,7 @@ from model_utils.errors import ConfigError
 from model_utils.option_values import leaves_of, unknown_key
 from model_utils.schema import merge
 from src.checkpoints.checkpoint_files import list_checkpoints
-from src.tasks.finetune_config import MOST_TRIALS, FinetuneConfig
+from src.tasks.finetune_config import MAX_TRIALS, FinetuneConfig
 from src.training.run_folder import CONFIG_FILE, check_run_folder
 
 SEARCH_FILE = "search.json"
@@ -71,12 +71,12 @@ def trials_of(config: FinetuneConfig) -> list[Trial]:
     total = math.prod(map(len, lists.values()))
     trials = []
     fingerprints: dict[str, str] = {}
-    for number, index in enumerate(_indices(total, config), 1):
-        name = f"trial-{number:03}"
+    for trial_number, index in enumerate(_indices(total, config), 1):
+        name = f"trial-{trial_number:03}"
         values = {}
         for key in reversed(lists):
-            index, place = divmod(index, len(lists[key]))
-            values[key] = lists[key][place]
+            index, value_index = divmod(index, len(lists[key]))
+            values[key] = lists[key][value_index]
         trial_config = _with_values(config, values)
         fingerprint = json.dumps(trial_config.resume_fingerprint(), sort_keys=True)
         other = fingerprints.setdefault(fingerprint, name)
@@ -108,8 +108,8 @@ def _indices(total: int, config: FinetuneConfig) -> list[int]:
     if config.search_trials > total:
         expected = f"at most {total}, the number of combinations"
         raise ConfigError(key="search_trials", value=config.search_trials, expected=expected)
-    if total > MOST_TRIALS and not config.search_trials:
-        expected = f"at most {MOST_TRIALS}: shorten the lists, or draw some with search_trials"
+    if total > MAX_TRIALS and not config.search_trials:
+        expected = f"at most {MAX_TRIALS}: shorten the lists, or draw some with search_trials"
         raise ConfigError(f"search makes {total} combinations, allowed are {expected}", key="search")
     generator = random.Random(config.seed)
     drawn = set() if config.search_trials else set(range(total))

@@ -1,7 +1,6 @@
 """Splits of a task as feature files and batches, the same on every rank."""
 
-import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,7 @@ from src.tasks.spec import PreparedSplit, Task
 from src.training.network_outputs import rows_in_memory
 from src.training.ranks import Ranks
 
-logger = logging.getLogger(__name__)
-MOST_EPOCHS, ROWS_LOOKED_AT = 32, 1_000_000  # limits of the sample from which packed batch sizes are chosen
+MAX_EPOCHS, ROWS_LOOKED_AT = 32, 1_000_000  # limits of the sample from which packed batch sizes are chosen
 STORAGE_FACTS = ("format_version", "source", "columns", "record_files", "files")  # do not identify the examples
 
 
@@ -77,7 +75,7 @@ class TaskData:
 
     def _prepare(self, name: str) -> PreparedSplit:
         ready = self.task.ready_file(name)
-        max_samples = self.config.most_samples(name)
+        max_samples = self.config.max_samples(name)
         if ready and not self.task.needs_examples and max_samples:
             stage = "train" if name == TRAIN else "eval"
             raise ConfigError(
@@ -184,7 +182,7 @@ class TaskData:
         packing = Packing(texts, -(-longest // texts) if self.reads_tokens else 1)
         rows = sum(split_records.num_rows for split_records in records)
         sample_loading = replace(loading, packing=packing, seed=self.config.seed)
-        epochs = 1 if loading.evaluation else min(MOST_EPOCHS, max(1, ROWS_LOOKED_AT // rows))
+        epochs = 1 if loading.evaluation else min(MAX_EPOCHS, max(1, ROWS_LOOKED_AT // rows))
         datasets = [FeatureDataset(split_records, sample_loading) for split_records in records]
         sizes = [dataset.plan(epoch).widths for dataset in datasets for epoch in range(epochs)]
         batch_sizes = np.concatenate(sizes)
@@ -202,20 +200,3 @@ class TaskData:
                 if key not in STORAGE_FACTS:
                     fingerprint[f"{name} {key}"] = value
         return fingerprint
-
-    def warn_of_other_examples(self, trained: Mapping[str, Any]) -> None:
-        """Warn if max_eval_samples chooses other development examples than in training.
-
-        Args:
-            trained: identity() of the training.
-        """
-        config = self.config
-        name = self.task.dev_splits[0]
-        if not (config.do_eval and config.max_eval_samples):
-            return
-        texts_sha256 = self.prepared(name).records.facts.get("texts_sha256")
-        if trained.get(f"{name} texts_sha256", texts_sha256) != texts_sha256:
-            logger.warning(
-                f"max_eval_samples {config.max_eval_samples} and seed {config.seed} choose other development examples "
-                "than the training did: set seed to that of the training, the first one if it had several"
-            )

@@ -33,15 +33,10 @@ def class_weights(configured: Sequence[str], labels: Sequence[str], gold: np.nda
         if label not in labels or label in weights:
             problem = "twice" if label in weights else "which is no label"
             raise ConfigError(f"class_weights names {label!r} {problem}; the labels are {first_few(list(labels), 10)}")
-        weights[label] = _weight(text, entry)
+        try:
+            weights[label] = float(text)
+        except ValueError:
+            weights[label] = math.nan
+        if not 0 < weights[label] < math.inf:
+            raise ConfigError(f"class_weights has {entry!r}: the weight must be a number above 0")
     return np.array([weights.get(label, 1.0) for label in labels], np.float32)
-
-
-def _weight(text: str, entry: str) -> float:
-    try:
-        weight = float(text)
-    except ValueError:
-        weight = math.nan
-    if not 0 < weight < math.inf:
-        raise ConfigError(f"class_weights has {entry!r}: the weight must be a number above 0")
-    return weight

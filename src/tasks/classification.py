@@ -16,7 +16,7 @@ from model_utils.errors import ConfigError, DataError
 from src.albert_config import LENGTH, WIDTH, AlbertConfig
 from src.albert_for_finetune import AlbertForRegression, AlbertForSequenceClassification
 from src.assessment_method import METHODS, assess
-from src.create_finetune_data import ClassificationSplit, Example, plain_label
+from src.create_finetune_data import ClassificationSplit, plain_label
 from src.data.feature_cache import TRAIN, Features, Split
 from src.data.feature_files import RecordSet, facts_of, read_facts
 from src.data.features import LABELS, WINDOWS, sample, token_columns
@@ -24,24 +24,15 @@ from src.data.ready_features import ReadySplit
 from src.data.text_rows import encode_windows, mean_of_windows
 from src.finetune_eval_model import SequenceClassificationScores
 from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, likeliest_name, shortest
-from src.tasks.class_labels import find_labels, label_warnings, report_labels
+from src.tasks.class_labels import find_labels, label_warnings
 from src.tasks.class_weights import class_weights
 from src.tasks.classification_examples import ClassifierConfig, CustomExamples, GlueExamples
 from src.tasks.evaluation_report import classifier_report, text_columns
 from src.tasks.finetune_config import is_tfrecord
 from src.tasks.glue import PUBLISHED_TASKS, write_submission
 from src.tasks.prediction_table import write_prediction_table
-from src.tasks.spec import (
-    EvaluationResult,
-    Head,
-    PreparedSplit,
-    RecordField,
-    Shapes,
-    Task,
-    TaskSpec,
-    dense_shapes,
-)
-from src.tasks.task_info import LabelledInfo, TaskInfo, check_left_out
+from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Shapes, Task, TaskSpec, dense_shapes
+from src.tasks.task_info import LabelledInfo, TaskInfo
 from src.tokenization import FullTokenizer
 
 logger = logging.getLogger(__name__)
@@ -69,15 +60,14 @@ class ClassifierTask(Task):
             self.regression = config.num_class == 1 or trained_on_scores
         if self.regression and (config.num_class > 1 or config.label_list):
             raise ConfigError("num_class above 1 and label_list have no effect: the task is a regression")
+        self.separator = config.label_separator if config.multi_label else ""
         self.labels_from_train_file = False
         self.labels = [] if self.regression else self._find_labels()
         default_method = "spearman_correlation" if self.regression else "accuracy"
         self.method = config.assessment_method or (self.glue.metric if self.glue else default_method)
         if (self.method == "spearman_correlation") != self.regression:
-            raise ConfigError(
-                f"assessment_method is {self.method}, but the task is {'' if self.regression else 'not '}a regression: "
-                "spearman_correlation is for regressions, all other methods are for classes"
-            )
+            allowed = "spearman_correlation is for regressions, all other methods are for classes"
+            raise ConfigError(f"assessment_method is {self.method}: {allowed}")
         self.selection = METHODS[self.method][0]
         if self.regression:
             config.refuse(["class_weights", "label_smoothing"], "the task is a regression")
@@ -85,18 +75,16 @@ class ClassifierTask(Task):
             class_weights(config.class_weights, self.labels, np.zeros(0, int))  # wrong ones fail before the features
         self.spec = REGRESSION if self.regression else CLASSIFICATION
         self.window_stride = config.window_stride or getattr(trained_info, "window_stride", 0)
-        settings = {
-            "task_name": config.task_name,
-            "classifier_hidden_size": self._hidden_size(),
-            "window_stride": self.window_stride,
-        }
-        self.task_info = self.spec.info(
+        info = RegressionInfo if self.regression else ClassificationInfo
+        self.task_info = info(
             task=self.spec.name,
             labels=tuple(self.labels),
             max_seq_length=config.max_seq_length,
             text_columns=self.examples.text_columns(),
             dev_split=self.examples.dev_split,
-            **settings,
+            classifier_hidden_size=self._hidden_size(),
+            window_stride=self.window_stride,
+            **{"task_name": config.task_name},
         )
 
     def _hidden_size(self) -> int:
@@ -129,7 +117,7 @@ class ClassifierTask(Task):
         else:
             # A rare label may occur in the development share alone, so the whole file is searched.
             dev_examples = self.examples.read("dev") if self.examples.dev_split else []
-            labels = self.labels_of([*self.examples.read(TRAIN), *dev_examples], len(dev_examples))
+            labels = find_labels([*self.examples.read(TRAIN), *dev_examples], len(dev_examples), self.separator)
             self.labels_from_train_file = True
         if labels is None:
             raise ConfigError(f"{config.train_data_file_path} holds scores, not labels: give --num_class 1")
@@ -137,16 +125,8 @@ class ClassifierTask(Task):
         if len(set(labels)) < len(labels):
             raise ConfigError(f"the labels {', '.join(labels)} contain a number twice: name it once in --label_list")
         if len(labels) < 2 or config.num_class not in (0, len(labels)):
-            raise ConfigError(
-                f"num_class is {config.num_class}, but there are {len(labels)} labels ({', '.join(labels)}): set it to "
-                "their number, to 1 for a regression, or to 0 to count them (not with TFRecords)"
-            )
-        return labels
-
-    def labels_of(self, examples: Sequence[Example], held_out: int) -> list[str]:
-        """Return and log the labels of a training file, of whose examples so many are held out."""
-        labels = find_labels(examples)
-        report_labels(examples, held_out)
+            found = f"num_class is {config.num_class}, but there are {len(labels)} labels ({', '.join(labels)})"
+            raise ConfigError(f"{found}: set it to their number, or to 1 for a regression")
         return labels
 
     def split(self, name: str) -> Split:
@@ -154,48 +134,36 @@ class ClassifierTask(Task):
         if ready := self.ready_file(name):
             return ReadySplit(name, Path(ready), Path(config.schema_file_path) if config.schema_file_path else None)
         all_examples = self.examples.read(name)
-        if name == TRAIN and not self.regression:
+        if name == TRAIN and not self.regression and not self.separator:
             counts = Counter(dict.fromkeys(self.labels, 0))
             counts.update(example.label for example in all_examples if example.label is not None)
             for warning in label_warnings(counts):
                 logger.warning(f"{all_examples[0].file}: {warning}")
-        examples = sample(all_examples, config.most_samples(name), config.seed)
-        complete = len(examples) == len(all_examples) and name not in self.examples.incomplete
-        labels = None if self.regression else self.labels
-        advice = ""
-        if self.labels_from_train_file:
-            advice = "; the training file lacks it: correct it, or name all labels with --label_list"
+        examples = sample(all_examples, config.max_samples(name), config.seed)
+        advice = "; the training file lacks it: correct it, or name all labels with --label_list"
         return ClassificationSplit(
             name,
             examples,
-            labels,
+            None if self.regression else self.labels,
             self.tokenizer,
             config.max_seq_length,
-            complete=complete,
-            other_label=advice,
+            complete=len(examples) == len(all_examples) and name not in self.examples.incomplete,
+            other_label=advice if self.labels_from_train_file else "",
             window_stride=self.window_stride,
+            separator=self.separator,
         )
 
     def ready_facts(self) -> dict[str, Any]:
         return super().ready_facts() | {"labels": self.labels or None, "window_stride": self.window_stride}
 
     def check_ready(self, records: RecordSet, path: Path) -> None:
-        if self.examples.dev_split:  # the development examples have no ready features, so these are the training's
-            rest = self.examples.read(TRAIN)
-            facts = ClassificationSplit(TRAIN, rest, self.labels, self.tokenizer, self.config.max_seq_length).facts()
-            check_left_out(path, records.facts.get("texts_sha256"), facts["texts_sha256"], rest[0].file)
         if self.window_stride and not records.has_array(WINDOWS):
-            raise DataError(
-                f"{path} holds no windows, but window_stride is {self.window_stride}: make it again, or set 0"
-            )
+            raise DataError(f"{path} holds no windows, but window_stride is {self.window_stride}: set 0")
         if "label_ids" not in records.columns:
             raise DataError(f"{path} holds no labels, which training and evaluation need")
         longest = int(records.lengths.max())
         if longest > self.config.max_seq_length:
-            raise DataError(
-                f"{path} has rows of {longest} tokens, but max_seq_length is {self.config.max_seq_length}: give "
-                f"--max_seq_length {longest}"
-            )
+            raise DataError(f"{path} has rows of {longest} tokens, max_seq_length is {self.config.max_seq_length}")
         if self.regression:
             if label_names := records.facts.get("labels"):
                 raise DataError(f"{path} holds the labels {', '.join(label_names)}, but num_class is 1: give scores")
@@ -249,23 +217,21 @@ class ClassifierTask(Task):
 
     def _write(self, split: Split, logits: np.ndarray, gold: np.ndarray | None, folder: Path) -> None:
         """Write predictions_SPLIT.tsv, with gold labels (rows,) if there are any, and the submission file."""
-        names = np.array(self.labels)
-        examples = split.examples
-        predictions = logits[:, 0] if self.regression else logits.argmax(1)
-        columns: dict[str, Any] = {"index": range(len(logits))}
-        if examples:
-            columns["file"] = [example.file.name for example in examples]
-            columns["line"] = [example.line for example in examples]
-        if gold is not None:
-            scores = [example.label for example in examples] if examples else gold
-            columns["label"] = scores if self.regression else names[gold]
-        columns["prediction"] = predictions if self.regression else names[predictions]
-        if not self.regression:
-            columns["probability"] = softmax(logits, 1).max(1)
-        columns |= text_columns(examples, np.arange(len(examples)))
-        write_prediction_table(folder, split.name, columns)
+        columns: dict[str, Any] = {}
+        if self.regression:
+            predictions = logits[:, 0]
+            if gold is not None:
+                columns["label"] = [example.label for example in split.examples] or gold
+            columns["prediction"] = predictions
+        else:
+            names = np.array(self.labels)
+            predictions = logits.argmax(1)
+            if gold is not None:
+                columns["label"] = names[gold]
+            columns |= {"prediction": names[predictions], "probability": softmax(logits, 1).max(1)}
+        write_text_predictions(folder, split, columns)
         if self._submission(split.name) and _is_complete(split):
-            write_submission(folder, self.config.task_name, split.name, predictions, examples[0].file)
+            write_submission(folder, self.config.task_name, split.name, predictions, split.examples[0].file)
 
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
         """Return the metrics of the majority class of the training labels, or of their mean score."""
@@ -273,6 +239,17 @@ class ClassifierTask(Task):
         dev_labels = dev.records.array(LABELS)
         constant = train_labels.mean() if self.regression else np.bincount(train_labels).argmax()
         return assess(self.method, np.full_like(dev_labels, constant), dev_labels, len(self.labels))
+
+
+def write_text_predictions(folder: Path, split: Split, columns: dict[str, Any]) -> None:
+    """Write predictions_SPLIT.tsv with these columns, of all rows, and the rows' files, lines and texts."""
+    examples = split.examples
+    origin: dict[str, Any] = {"index": range(len(columns["prediction"]))}
+    if examples:
+        origin["file"] = [example.file.name for example in examples]
+        origin["line"] = [example.line for example in examples]
+    texts = text_columns(examples, np.arange(len(examples)))
+    write_prediction_table(folder, split.name, origin | columns | texts)
 
 
 def _is_complete(split: Split) -> bool:
@@ -319,10 +296,7 @@ class ClassificationAnswerer(Answerer):
         trained_column = self.task_info.text_columns.get("text_b")
         if trained_column and not text_b and not self.warned_of_missing_text:
             self.warned_of_missing_text = True
-            logger.warning(
-                f"a record has no {trained_column}, which the training data had: such records are answered by their "
-                "first text alone"
-            )
+            logger.warning(f"a record has no {trained_column}, as the training had: its first text alone is answered")
         return text_a, text_b
 
     def features(self, items: Sequence[tuple[str, str]]) -> Features:
@@ -365,28 +339,22 @@ def _shapes(hidden_size: int, outputs: int, classifier_hidden_size: int) -> Shap
     return hidden_layer | dense_shapes("classifier", classifier_hidden_size or hidden_size, outputs)
 
 
-_PAIR = {"text_a": RecordField(), "text_b": RecordField(optional=True)}
-_PARTS = (("classifier.",), ("classifier_hidden.",))
-_HUGGING_FACE = "AlbertForSequenceClassification"
-CLASSIFICATION = TaskSpec(
+def text_spec(
+    name: str, answerer: type[Answerer], answer: type[Answer], outputs: int, info: type[TaskInfo], losses: type
+) -> TaskSpec:
+    """Return the spec of a task whose records are a text or a pair of texts; outputs: as in Head."""
+    parts = (("classifier.",), ("classifier_hidden.",))
+    head = Head("classifier", outputs, parts, _shapes, "AlbertForSequenceClassification")
+    fields = {"text_a": RecordField(), "text_b": RecordField(optional=True)}
+    return TaskSpec(name, build_scores, answerer, fields, answer, head, info, losses=losses, config=ClassifierConfig)
+
+
+CLASSIFICATION = text_spec(
     "classification",
-    build_scores,
     ClassificationAnswerer,
-    _PAIR,
     ClassificationAnswer,
-    Head("classifier", 0, _PARTS, _shapes, _HUGGING_FACE),
+    0,
     ClassificationInfo,
-    losses=AlbertForSequenceClassification,
-    config=ClassifierConfig,
+    AlbertForSequenceClassification,
 )
-REGRESSION = TaskSpec(
-    "regression",
-    build_scores,
-    RegressionAnswerer,
-    _PAIR,
-    RegressionAnswer,
-    Head("classifier", 1, _PARTS, _shapes, _HUGGING_FACE),
-    RegressionInfo,
-    losses=AlbertForRegression,
-    config=ClassifierConfig,
-)
+REGRESSION = text_spec("regression", RegressionAnswerer, RegressionAnswer, 1, RegressionInfo, AlbertForRegression)

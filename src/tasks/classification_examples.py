@@ -1,7 +1,6 @@
 """Examples of classification: options, published files and custom files."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from model_utils.errors import ConfigError, DataError
@@ -12,22 +11,15 @@ from src.create_finetune_data import Example, TextColumns, find_splits, plain_la
 from src.data.feature_cache import TRAIN
 from src.data.feature_files import SUFFIX
 from src.data.features import split_off
-from src.tasks.class_labels import drop_labels, warn_of_unmatched
+from src.tasks.class_labels import drop_labels
 from src.tasks.finetune_config import READY_KEYS, FinetuneConfig, is_tfrecord
 from src.tasks.glue import PUBLISHED_TASKS, read_glue
 from src.tasks.task_info import NO_DEV_SPLIT, TaskInfo, choose_dev_split
-from src.text.text_tables import (
-    TEXT_SUFFIXES,
-    WORKBOOK_SUFFIXES,
-    TableOptions,
-    names_its_columns,
-    read_table,
-    suffix_of,
-)
+from src.text.text_tables import TableOptions, read_table
 
 CUSTOM = "custom"
 OWN_FILES = ("task_name", CUSTOM)  # `needs` of options for custom files
-MOST_LABELS = 100_000
+MAX_LABELS = 100_000
 NLI_TASKS = ("mnli", "qnli", "rte", "wnli", "ax", "cmnli", "ocnli")
 NLI_LABELS = {"entailment", "neutral", "contradiction", "not_entailment"}
 NO_GOLD_LABEL = "-"  # label in SNLI, OCNLI and CMNLI where annotators disagreed
@@ -49,7 +41,7 @@ class ClassifierConfig(FinetuneConfig):
         choices=("", *METHODS),
     )
     num_class: int = option(
-        0, "number of classes, 1 for a regression; 0: count the labels", minimum=0, maximum=MOST_LABELS
+        0, "number of classes, 1 for a regression; 0: count the labels", minimum=0, maximum=MAX_LABELS
     )
     classifier_hidden_size: int = option(
         0, "width of a layer between encoder and classifier; 0: none", minimum=0, maximum=WIDTH
@@ -106,15 +98,11 @@ class ClassifierConfig(FinetuneConfig):
     def check_together(self) -> None:
         super().check_together()
         if self.schema_file_path and not any(is_tfrecord(getattr(self, key)) for key in READY_KEYS):
-            raise ConfigError(
-                f"schema_file_path is {self.schema_file_path}, but neither {' nor '.join(READY_KEYS)} names a TFRecord "
-                f"(any file but *{SUFFIX})"
-            )
+            found = f"schema_file_path is {self.schema_file_path}, but neither {' nor '.join(READY_KEYS)}"
+            raise ConfigError(f"{found} names a TFRecord (any file but *{SUFFIX})")
         if self.window_stride > self.max_seq_length - 2:
-            raise ConfigError(
-                f"window_stride is {self.window_stride}, but a window of max_seq_length {self.max_seq_length} has "
-                f"{self.max_seq_length - 2} tokens of text: windows that do not meet would leave text out"
-            )
+            expected = f"at most {self.max_seq_length - 2}, max_seq_length less 2, as windows have to meet"
+            raise ConfigError(key="window_stride", value=self.window_stride, expected=expected)
         if self.multi_label:
             reason = "multi_label is true"
             losses = ["class_weights", "label_smoothing"]
@@ -125,11 +113,6 @@ class ClassifierConfig(FinetuneConfig):
                 raise ConfigError("label_separator is blank: name the text between two labels")
             if self.indicator_columns:
                 self.refuse(["label_column", "label_list"], "indicator_columns names the labels")
-            if len(set(self.indicator_columns)) < len(self.indicator_columns):
-                raise ConfigError(f"indicator_columns is {','.join(self.indicator_columns)}: name each column once")
-            for name in self.indicator_columns:
-                if self.label_separator in name:
-                    raise ConfigError(f"indicator_columns has {name}, which holds the label_separator: set another one")
         if bool(self.positive_file) != bool(self.negative_file) or (self.positive_file and self.train_file):
             raise ConfigError("positive_file and negative_file belong together and replace train_file")
         if self.test_file and not self.do_predict:
@@ -153,13 +136,9 @@ class ClassifierConfig(FinetuneConfig):
         is_nli = self.task_name in NLI_TASKS or (bool(other_labels) and other_labels <= NLI_LABELS)
         return {NO_GOLD_LABEL} if is_nli else set()
 
-    def without_skipped(self, examples: Sequence[Example], split: str, labelled: bool = True) -> list[Example]:
+    def without_skipped(self, examples: Sequence[Example], labelled: bool) -> list[Example]:
         """Return the examples whose labels are not skipped (see drop_labels)."""
-        labels = {example.label for example in examples}
-        skipped = self.skipped(labels)
-        if self.skip_labels and labelled and (split == TRAIN or not self.do_train):
-            warn_of_unmatched(examples[0].file, frozenset(skipped - labels))
-        return drop_labels(examples, skipped, labelled)
+        return drop_labels(examples, self.skipped({example.label for example in examples}), labelled)
 
     def check_required(self) -> None:
         super().check_required()
@@ -188,7 +167,7 @@ class GlueExamples:
     def read(self, split: str) -> list[Example]:
         """Return the examples of a split."""
         examples = read_glue(self.config.task_name, Path(self.config.data_dir), split)
-        remaining = self.config.without_skipped(examples, split, split not in self.test_splits)
+        remaining = self.config.without_skipped(examples, split not in self.test_splits)
         if len(remaining) < len(examples):
             self.incomplete.add(split)
         return remaining
@@ -203,59 +182,37 @@ class CustomExamples:
 
     def __init__(self, config: ClassifierConfig, trained_info: TaskInfo | None = None) -> None:
         self.config = config
-        columns = (config.text_a_column, config.text_b_column, config.label_column, config.column_names)
-        self.columns = TextColumns(*columns, options=TableOptions(config.encoding, config.sheet))
-        if config.multi_label:
-            separator, indicators = config.label_separator, config.indicator_columns
-            self.columns = replace(self.columns, separator=separator, indicators=indicators)
+        self.columns = TextColumns(
+            config.text_a_column,
+            config.text_b_column,
+            config.label_column,
+            config.column_names,
+            separator=config.label_separator if config.multi_label else "",
+            indicators=config.indicator_columns,
+            options=TableOptions(config.encoding, config.sheet),
+        )
         configured_files = {TRAIN: config.train_file, "dev": config.dev_file, "test": config.test_file}
         self.files = find_splits(config.data_dir, configured_files)
-        self.dev_split = None
-        trained_split = trained_info.dev_split if trained_info else None
-        is_single_label = config.num_class != 1 and not config.multi_label
-        self._stratified = trained_split.stratified if trained_split else is_single_label
-        self._train_and_dev: Sequence[Example] | None = None
         trained_columns = trained_info.text_columns if trained_info else {}
         if trained_columns and bool(self.columns.text_b) != ("text_b" in trained_columns):
             raise ConfigError(
                 f"text_b_column is {self.columns.text_b!r}, but the weights were trained on "
                 f"{' and '.join(trained_columns.values())}: name as many columns"
             )
+        trained_split = trained_info.dev_split if trained_info else None
+        is_single_label = config.num_class != 1 and not config.multi_label
+        self._stratified = trained_split.stratified if trained_split else is_single_label
+        self._train_and_dev: list[Example] = []
+        self.dev_split = None
         if config.do_eval and "dev" not in self.files and not config.eval_data_file_path:
-            examples = self.read("dev")
-            texts = (self._split_key(example) for example in examples)
+            if config.do_train and config.train_data_file_path:
+                raise ConfigError("train_data_file_path may hold the development share of train_file: give a dev_file")
+            self._train_and_dev = self._read_file(TRAIN)
+            texts = map(self._split_key, self._train_and_dev)
+            file = self._train_and_dev[0].file
             self.dev_split = choose_dev_split(
-                config.dev_ratio, config.seed, trained_info, examples[0].file, texts, self._stratified
+                config.dev_ratio, config.seed, trained_info, file, texts, self._stratified
             )
-        self._refuse_unused()
-
-    def _split_key(self, example: Example) -> list[str | None]:
-        """Return what decides whether an example is split off for development: its texts and its class."""
-        texts: list[str | None] = [example.text_a, example.text_b]
-        return [*texts, example.label] if self._stratified else texts
-
-    def _refuse_unused(self) -> None:
-        """Raise ConfigError if an option for files, columns or the development share is set but has no effect."""
-        config = self.config
-        reads_train_examples = (config.do_train and not config.train_data_file_path) or self.dev_split is not None
-        reads_table = {
-            TRAIN: reads_train_examples and not config.positive_file,
-            "dev": config.do_eval and not config.eval_data_file_path,
-            "test": config.do_predict,
-        }
-        tables = [self.files[split] for split, used in reads_table.items() if used and split in self.files]
-        if config.positive_file and reads_train_examples and not tables:
-            keys = ["text_a_column", "text_b_column", "label_column", "column_names"]
-            config.refuse(keys, "positive_file and negative_file have no columns, and no table is read")
-        if tables and all(map(names_its_columns, tables)):
-            config.refuse(["column_names"], "the files contain their column names")
-        suffixes = {suffix_of(file) for file in tables}
-        if not suffixes & WORKBOOK_SUFFIXES:
-            config.refuse(["sheet"], "no workbook is read")
-        if not (suffixes & TEXT_SUFFIXES or (reads_train_examples and config.positive_file)):
-            config.refuse(["encoding"], "no text file is read")
-        if not tables:
-            config.refuse(["skip_labels"], "no table is read")
         if config.eval_data_file_path:
             config.refuse(["dev_file"], "eval_data_file_path replaces the examples")
         if config.train_data_file_path and not self.dev_split:
@@ -263,6 +220,11 @@ class CustomExamples:
             config.refuse(keys, "train_data_file_path replaces the examples")
         if config.do_train and not self.dev_split:
             config.refuse(["dev_ratio"], NO_DEV_SPLIT)
+
+    def _split_key(self, example: Example) -> list[str | None]:
+        """Return what decides whether an example is split off for development: its texts and its class."""
+        texts: list[str | None] = [example.text_a, example.text_b]
+        return [*texts, example.label] if self._stratified else texts
 
     def text_columns(self) -> dict[str, str]:
         """Return the column names of the texts in the training table, by their keys in records; {} without a table."""
@@ -276,25 +238,17 @@ class CustomExamples:
 
     def read(self, split: str) -> list[Example]:
         """Return the examples of a split; raise DataError if there is no file for it, or its content is wrong."""
-        config = self.config
-        has_whole_file = split != TRAIN or ("dev" in self.files and not config.positive_file)
-        if split in self.files and has_whole_file:
-            labelled = split not in self.test_splits
-            return config.without_skipped(read_examples(self.files[split], self.columns, labelled), split, labelled)
-        if split == "test":
-            raise DataError("there are no test examples: give test_file, or put test.* into data_dir")
-        if self._train_and_dev is None:
-            if config.positive_file:
-                self._train_and_dev = read_polarity_files(
-                    Path(config.positive_file), Path(config.negative_file), config.encoding
-                )
-            elif TRAIN in self.files:
-                examples = read_examples(self.files[TRAIN], self.columns)
-                self._train_and_dev = config.without_skipped(examples, TRAIN)
-            else:
-                raise DataError(f"there are no {split} examples: give train_file and dev_file, or data_dir")
-        if self.dev_split is None:
-            return list(self._train_and_dev)
+        if self.dev_split is None or split == "test":
+            return self._read_file(split)
         labels = [str(example.label) for example in self._train_and_dev] if self._stratified else None
         train, dev = split_off(self._train_and_dev, self.dev_split.ratio, self.dev_split.seed, labels)
         return dev if split == "dev" else train
+
+    def _read_file(self, split: str) -> list[Example]:
+        config = self.config
+        if split == TRAIN and config.positive_file:
+            return read_polarity_files(Path(config.positive_file), Path(config.negative_file), config.encoding)
+        if split not in self.files:
+            raise DataError(f"there are no {split} examples: give {split}_file, or put {split}.* into data_dir")
+        labelled = split != "test"
+        return config.without_skipped(read_examples(self.files[split], self.columns, labelled), labelled)

@@ -92,6 +92,15 @@ def find_entities(tags: Sequence[str], scheme: Scheme | None = None) -> list[Ent
     return entities
 
 
+def tag_entity(tags: list[str], entity: EntitySpan) -> bool:
+    """Set the BIO tags of an entity; return False, and leave them, if another entity has some of its words."""
+    label, first, end = entity
+    if {*tags[first:end]} != {OUTSIDE}:
+        return False
+    tags[first:end] = [f"B-{label}", *([f"I-{label}"] * (end - first - 1))]
+    return True
+
+
 def unbegun_words(sentences: Iterable[Sequence[str]], scheme: Scheme) -> list[tuple[int, int]]:
     """Return the indices (sentence, word) of each I, M, E or L that continues no entity.
 
@@ -139,20 +148,20 @@ def entity_scores(
     """
     counts = _count_entities(gold, predicted, tags)
     totals = map(sum, zip((0, 0, 0), *counts.values(), strict=True))  # without entities there is no label
-    metrics = _figures(*totals)
+    metrics = _metrics(*totals)
     del metrics["support"]
     correct_tags = sum(sum(map(str.__eq__, *pair)) for pair in zip(predicted, gold, strict=True))
     metrics["tag_accuracy"] = correct_tags / max(1, sum(map(len, gold)))
     if len(counts) > 1:
-        metrics |= {f"f1_{label}": _figures(*label_counts)["f1"] for label, label_counts in counts.items()}
+        metrics |= {f"f1_{label}": _metrics(*label_counts)["f1"] for label, label_counts in counts.items()}
     return metrics
 
 
-def entity_figures(
+def entity_metrics(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], tags: Iterable[str] = ()
 ) -> dict[str, dict[str, float]]:
     """Return precision, recall, F1 and support of the entities of each label, counted as in entity_scores."""
-    return {label: _figures(*counts) for label, counts in _count_entities(gold, predicted, tags).items()}
+    return {label: _metrics(*counts) for label, counts in _count_entities(gold, predicted, tags).items()}
 
 
 def _count_entities(
@@ -171,7 +180,7 @@ def _count_entities(
     return dict(sorted(counts.items()))
 
 
-def _figures(correct: int, predicted: int, gold: int) -> dict[str, float]:
+def _metrics(correct: int, predicted: int, gold: int) -> dict[str, float]:
     """Return F1, precision and recall, 0 where they are undefined, and support."""
     return {
         "f1": 2 * correct / max(1, predicted + gold),

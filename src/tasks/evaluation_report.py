@@ -1,4 +1,4 @@
-"""Content of the reports on an evaluation: figures of classes, confusions, calibration, errors and marked texts."""
+"""Content of the reports on an evaluation: metrics of classes, confusions, calibration, errors and marked texts."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -61,14 +61,14 @@ class EvaluationReport:
 
     Attributes:
         confidence: (N,) probabilities of the predictions.
-        is_right: (N,) bool.
+        is_correct: (N,) bool.
         errors: columns of the wrong rows, the largest probability first.
         passages: further columns, of MarkedText, that only the page shows.
         classes: precision, recall, f1 and support by class; empty where the answers are no classes.
     """
 
     confidence: np.ndarray
-    is_right: np.ndarray
+    is_correct: np.ndarray
     errors: Mapping[str, Sequence[Any]]
     passages: Mapping[str, Sequence[MarkedText]] = field(default_factory=dict)
     classes: Mapping[str, dict[str, float]] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class EvaluationReport:
             content["classes"] = self.classes
         if self.confusion:
             content["confusions"] = self.confusion.errors()
-        return content | {"calibration_error": calibration_error(self.confidence, self.is_right)}
+        return content | {"calibration_error": calibration_error(self.confidence, self.is_correct)}
 
 
 def classifier_report(
@@ -96,25 +96,32 @@ def classifier_report(
     """
     predictions = probabilities.argmax(1)
     confidence = probabilities.max(1)
-    is_right = predictions == gold
-    wrong = surest_errors(confidence, is_right)
+    is_correct = predictions == gold
     names = np.array(labels)
-    errors = {
+    errors = text_errors(examples, confidence, is_correct, names[gold], names[predictions])
+    classes = class_metrics(labels, gold, predictions)
+    confusion = Confusion(labels, gold, predictions)
+    return EvaluationReport(confidence, is_correct, errors, classes=classes, confusion=confusion)
+
+
+def wrong_rows(confidence: np.ndarray, is_correct: np.ndarray) -> np.ndarray:
+    """Return the indices of the wrong rows, the largest confidence first."""
+    wrong = np.flatnonzero(~is_correct)
+    return wrong[np.argsort(-confidence[wrong], kind="stable")]
+
+
+def text_errors(
+    examples: Sequence[Example], confidence: np.ndarray, is_correct: np.ndarray, labels: np.ndarray, answers: np.ndarray
+) -> dict[str, Sequence[Any]]:
+    """Return the columns of the wrong rows, the largest confidence first; all arguments are those of all rows."""
+    wrong = wrong_rows(confidence, is_correct)
+    return {
         "index": wrong,
-        "label": names[gold[wrong]],
-        "prediction": names[predictions[wrong]],
+        "label": labels[wrong],
+        "prediction": answers[wrong],
         "probability": confidence[wrong],
         **text_columns(examples, wrong),
     }
-    classes = class_figures(labels, gold, predictions)
-    confusion = Confusion(labels, gold, predictions)
-    return EvaluationReport(confidence, is_right, errors, classes=classes, confusion=confusion)
-
-
-def surest_errors(confidence: np.ndarray, is_right: np.ndarray) -> np.ndarray:
-    """Return the indices of the wrong rows, the largest confidence first."""
-    wrong = np.flatnonzero(~is_right)
-    return wrong[np.argsort(-confidence[wrong], kind="stable")]
 
 
 def text_columns(examples: Sequence[Example], rows: np.ndarray) -> dict[str, list[str]]:
@@ -127,8 +134,8 @@ def text_columns(examples: Sequence[Example], rows: np.ndarray) -> dict[str, lis
     return columns
 
 
-def class_figures(labels: Sequence[str], gold: np.ndarray, predictions: np.ndarray) -> dict[str, dict[str, float]]:
-    """Return scikit-learn's figures of each label; gold, predictions: label ids (rows,), or decisions (rows, C)."""
+def class_metrics(labels: Sequence[str], gold: np.ndarray, predictions: np.ndarray) -> dict[str, dict[str, float]]:
+    """Return scikit-learn's metrics of each label; gold, predictions: label ids (rows,), or decisions (rows, C)."""
     from sklearn.metrics import precision_recall_fscore_support
 
     columns = precision_recall_fscore_support(gold, predictions, labels=range(len(labels)), zero_division=0)
@@ -139,20 +146,20 @@ def class_figures(labels: Sequence[str], gold: np.ndarray, predictions: np.ndarr
     }
 
 
-def calibration_bins(confidence: np.ndarray, is_right: np.ndarray) -> list[tuple[float, int, float, float]]:
+def calibration_bins(confidence: np.ndarray, is_correct: np.ndarray) -> list[tuple[float, int, float, float]]:
     """Return start, predictions, mean probability and accuracy of each of BINS that has predictions."""
     indices = np.minimum((confidence * BINS).astype(int), BINS - 1)
     counts = np.bincount(indices)
     divisors = np.maximum(counts, 1)
-    means = [(np.bincount(indices, values) / divisors).tolist() for values in (confidence, is_right)]
+    means = [(np.bincount(indices, values) / divisors).tolist() for values in (confidence, is_correct)]
     rows = zip(np.arange(len(counts)) / BINS, counts.tolist(), *means, strict=True)
     return [row for row in rows if row[1]]
 
 
-def calibration_error(confidence: np.ndarray, is_right: np.ndarray) -> float:
+def calibration_error(confidence: np.ndarray, is_correct: np.ndarray) -> float:
     """Return the expected calibration error of the predictions, 0 to 1 (Guo et al. 2017).
 
     It is the mean distance of accuracy and probability in BINS of the probability, weighted with their predictions.
     """
-    bins = calibration_bins(confidence, is_right)
+    bins = calibration_bins(confidence, is_correct)
     return sum(count * abs(accuracy - probability) for _, count, probability, accuracy in bins) / len(confidence)

@@ -9,8 +9,8 @@ from src.albert_config import LENGTH
 from src.data.feature_files import SUFFIX
 from src.training.training_config import AdamConfig, DecayedAdamConfig, OptimizerConfig, TrainingConfig
 
-SAMPLES = 2**31 - 1
-MOST_TRIALS = 100
+MAX_SAMPLES = 2**31 - 1
+MAX_TRIALS = 100
 READY_KEYS = ("train_data_file_path", "eval_data_file_path")
 EVALUATION_KEYS = (
     "dev_file",
@@ -81,16 +81,16 @@ class FinetuneConfig(TrainingConfig):
     do_lower_case: bool = option(True, "lower-case the text, if the weights come without a vocabulary")
     max_seq_length: int = option(128, "tokens per row, special tokens included", minimum=8, maximum=LENGTH)
     max_train_samples: int = option(
-        0, "number of training examples, chosen by the seed; 0: all", minimum=0, maximum=SAMPLES
+        0, "number of training examples, chosen by the seed; 0: all", minimum=0, maximum=MAX_SAMPLES
     )
     max_eval_samples: int = option(
-        0, "number of development examples, chosen by the seed; 0: all", minimum=0, maximum=SAMPLES
+        0, "number of development examples, chosen by the seed; 0: all", minimum=0, maximum=MAX_SAMPLES
     )
     max_predict_samples: int = option(
         0,
         "number of test examples, chosen by the seed; 0: all, which GLUE's submission files need",
         minimum=0,
-        maximum=SAMPLES,
+        maximum=MAX_SAMPLES,
         needs=("do_predict", True),
         on_resume=ANY,
     )
@@ -138,7 +138,7 @@ class FinetuneConfig(TrainingConfig):
         {}, "values to try by key, as {epoch_num: [2, 4]}; every combination is trained, and the best one is the model"
     )
     search_trials: int = option(
-        0, "combinations of search that are drawn at random by the seed; 0: all", minimum=0, maximum=MOST_TRIALS
+        0, "combinations of search that are drawn at random by the seed; 0: all", minimum=0, maximum=MAX_TRIALS
     )
 
     # Output and evaluation.
@@ -165,7 +165,7 @@ class FinetuneConfig(TrainingConfig):
         dev_examples = self.do_eval and not self.eval_data_file_path
         return self.do_predict or train_examples or dev_examples
 
-    def most_samples(self, split: str) -> int:
+    def max_samples(self, split: str) -> int:
         """Return the maximum number of examples of a split, 0 for all."""
         if split.startswith("test"):
             return self.max_predict_samples
@@ -183,9 +183,7 @@ class FinetuneConfig(TrainingConfig):
         if self.num_seeds > 1 and not self.do_train:
             raise ConfigError("num_seeds has no effect while do_train is false: evaluate the seeds' folders one by one")
         if self.seed + self.num_seeds - 1 > SEED:
-            raise ConfigError(
-                f"seed is {self.seed} and num_seeds is {self.num_seeds}: the last seed exceeds the maximum {SEED}"
-            )
+            raise ConfigError(f"seed is {self.seed} and num_seeds is {self.num_seeds}: the last seed exceeds {SEED}")
         if not self.do_train:
             self.refuse(["teacher", "freeze"], "do_train is false")
         elif not self.load_pretrain_checkpoint_path:
@@ -199,12 +197,8 @@ class FinetuneConfig(TrainingConfig):
         if not self.teacher:
             self.refuse(["temperature"], "no teacher is named")
         if self.do_train:
-            evaluating = "do_eval" if self.do_eval else "do_predict" if self.do_predict else ""
-            if evaluating and not self.enable_save_ckpt:
-                raise ConfigError(
-                    f"{evaluating} needs a checkpoint, but enable_save_ckpt is false: set enable_save_ckpt to true, or "
-                    "do_eval and do_predict to false"
-                )
+            if (self.do_eval or self.do_predict) and not self.enable_save_ckpt:
+                raise ConfigError("enable_save_ckpt is false, but do_eval and do_predict need a checkpoint")
             if not self.do_eval:
                 self.refuse([key for key in EVALUATION_KEYS if key in type(self).model_fields], "do_eval is false")
 

@@ -151,7 +151,7 @@ def read_glue(task_name: str, data_dir: Path, split: str) -> list[Example]:
     if labelled and not task.labels:
         for example in examples:
             if not 0 <= score_of(example) <= HIGHEST_SCORE:
-                raise DataError(f"{example.place} has the score {example.label}, allowed are 0 to {HIGHEST_SCORE:g}")
+                raise DataError(f"{example.location} has the score {example.label}, allowed are 0 to {HIGHEST_SCORE:g}")
     return examples
 
 

@@ -26,9 +26,9 @@ from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.prediction_table import write_prediction_table
 from src.tasks.race_data import (
     ANSWERS,
-    FEWEST_OPTIONS,
     LEVELS,
-    MOST_OPTIONS,
+    MAX_OPTIONS,
+    MIN_OPTIONS,
     RACE_OPTIONS,
     RaceQuestion,
     RaceSplit,
@@ -72,17 +72,13 @@ class RaceConfig(FinetuneConfig):
             raise ConfigError(f"level is {self.level}, which has no effect on ready features: leave it at all")
         self.derive("max_qa_length", min(128, self.max_seq_length - 3))
         if self.max_qa_length + 3 > self.max_seq_length:
-            raise ConfigError(
-                f"max_qa_length is {self.max_qa_length}, allowed is at most max_seq_length - 3 "
-                f"({self.max_seq_length - 3})"
-            )
+            expected = f"at most max_seq_length - 3 ({self.max_seq_length - 3})"
+            raise ConfigError(key="max_qa_length", value=self.max_qa_length, expected=expected)
 
     def check_required(self) -> None:
         super().check_required()
         if self.reads_examples and not self.data_dir:
-            raise ConfigError(
-                "--data_dir is missing: give the folder RACE with train, dev and test, or that of C3's files"
-            )
+            raise ConfigError("--data_dir is missing: give the folder RACE, or that of C3's files")
 
 
 class RaceTask(Task):
@@ -117,16 +113,13 @@ class RaceTask(Task):
     def split(self, name: str) -> RaceSplit:
         config = self.config
         questions = self._questions.pop(name, None) or read_race(Path(config.data_dir), name, config.level)
-        questions = sample(questions, config.most_samples(name), config.seed)
+        questions = sample(questions, config.max_samples(name), config.seed)
         lengths = config.max_seq_length, config.max_qa_length
         return RaceSplit(name, questions, self.tokenizer, *lengths, self.num_choices)
 
     def check_ready(self, records: RecordSet, path: Path) -> None:
         if (num_choices := records.facts.get("num_choices", RACE_OPTIONS)) != self.num_choices:
-            raise DataError(
-                f"{path} has rows of {num_choices} options, but other splits have questions with {self.num_choices}: "
-                "give examples instead of ready features"
-            )
+            raise DataError(f"{path} has rows of {num_choices} options, but other splits of {self.num_choices}")
 
     def ready_facts(self) -> dict[str, Any]:
         return super().ready_facts() | {"max_qa_length": self.config.max_qa_length}
@@ -189,7 +182,7 @@ class ChoiceAnswerer(Answerer):
     def read(self, record: Record) -> tuple[str, str, list[str]]:
         options = record.get("options")
         if not is_option_list(options):
-            raise DataError(f"options must be a list of {FEWEST_OPTIONS} to {MOST_OPTIONS} texts")
+            raise DataError(f"options must be a list of {MIN_OPTIONS} to {MAX_OPTIONS} texts")
         options = [text_of({"an option": option}, "an option") for option in options]
         return text_of(record, "article"), text_of(record, "question"), options
 
@@ -225,7 +218,7 @@ MULTIPLE_CHOICE = TaskSpec(
     "multiple_choice",
     lambda architecture, _: MultipleChoiceScores(architecture, num_choices=1),
     ChoiceAnswerer,
-    {"article": RecordField(), "question": RecordField(), "options": RecordField(texts=(FEWEST_OPTIONS, MOST_OPTIONS))},
+    {"article": RecordField(), "question": RecordField(), "options": RecordField(texts=(MIN_OPTIONS, MAX_OPTIONS))},
     ChoiceAnswer,
     linear_head("classifier", 1, "AlbertForMultipleChoice"),
     ChoiceInfo,

@@ -21,8 +21,4 @@ def table_text(columns: Mapping[str, Iterable[Any]]) -> str:
     that round-trip in their type (float32 or float64), so that metrics can be computed from the file.
     """
     rows = zip(*columns.values(), strict=True)
-    return "".join("\t".join(map(_field, row)) + "\n" for row in (tuple(columns), *rows))
-
-
-def _field(value: Any) -> str:
-    return str(value).translate(_ESCAPES)
+    return "".join("\t".join(str(cell).translate(_ESCAPES) for cell in row) + "\n" for row in (tuple(columns), *rows))

@@ -1,7 +1,7 @@
 """Extractive question answering: SQuAD v1.1 and v2.0."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Self
@@ -26,7 +26,7 @@ from src.squad_postprocess import (
     write_predictions,
 )
 from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, Record, text_of
-from src.tasks.evaluation_report import EvaluationReport, Mark, MarkedText, surest_errors
+from src.tasks.evaluation_report import EvaluationReport, Mark, MarkedText, wrong_rows
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.prediction_table import write_prediction_table
 from src.tasks.spec import (
@@ -40,7 +40,7 @@ from src.tasks.spec import (
     dense_shapes,
     linear_head,
 )
-from src.tasks.squad_metrics import midway, question_scores, score_answers, score_with_threshold
+from src.tasks.squad_metrics import midway, question_scores, score_answers, score_answers_v2
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
 
@@ -79,10 +79,8 @@ class SquadConfig(FinetuneConfig):
         super().check_together()
         self.derive("max_query_length", min(64, self.max_seq_length - 4))
         if self.max_query_length + 4 > self.max_seq_length:
-            raise ConfigError(
-                f"max_query_length is {self.max_query_length}, allowed is at most max_seq_length - 4 "
-                f"({self.max_seq_length - 4})"
-            )
+            expected = f"at most max_seq_length - 4 ({self.max_seq_length - 4})"
+            raise ConfigError(key="max_query_length", value=self.max_query_length, expected=expected)
 
 
 class SquadV2Config(SquadConfig):
@@ -97,10 +95,8 @@ class SquadV2Config(SquadConfig):
         super().check_together()
         beam = max(self.start_n_top, self.end_n_top)
         if beam > self.max_seq_length:
-            raise ConfigError(
-                f"the larger of start_n_top and end_n_top is {beam}, allowed is at most max_seq_length "
-                f"({self.max_seq_length})"
-            )
+            expected = f"at most max_seq_length ({self.max_seq_length})"
+            raise ConfigError(key="the larger of start_n_top and end_n_top", value=beam, expected=expected)
 
 
 class SquadTask(Task):
@@ -125,7 +121,7 @@ class SquadTask(Task):
         if not path:
             raise ConfigError(f"--{key} is missing: give a file of questions in SQuAD's format")
         questions = read_squad(Path(path), self.version_2, labelled=name != "test")
-        questions = sample(questions, config.most_samples(name), config.seed)
+        questions = sample(questions, config.max_samples(name), config.seed)
         lengths = (config.max_seq_length, config.doc_stride, config.max_query_length)
         return SquadSplit(name, questions, self.tokenizer, *lengths)
 
@@ -139,7 +135,7 @@ class SquadTask(Task):
             metrics = score_answers(questions, answer_texts(questions, predictions), config.language)
         report = partial(self._report, questions, predictions)
         write = partial(_write, prepared.split, predictions, None)
-        return EvaluationResult(metrics, write, label_warnings(questions), report=report)
+        return EvaluationResult(metrics, write, report=report)
 
     def _report(
         self, questions: Sequence[SquadQuestion], predictions: Sequence[Prediction], threshold: float | None = None
@@ -149,12 +145,12 @@ class SquadTask(Task):
         answers = dict(zip(columns["id"], columns["prediction"], strict=True))
         exact, f1 = question_scores(questions, answers, self.config.language, self.version_2)
         confidence = np.array(columns["probability"])
-        is_right = np.array([exact[question.id] > 0 for question in questions])
-        wrong = surest_errors(confidence, is_right)
-        columns["f1"] = [f1[question.id] for question in questions]
+        is_correct = exact > 0
+        wrong = wrong_rows(confidence, is_correct)
+        columns["f1"] = f1.tolist()
         errors = {name: [values[row] for row in wrong] for name, values in columns.items()}
         passages = [_marked_passage(questions[row], predictions[row].choose(threshold)) for row in wrong]
-        return EvaluationReport(confidence, is_right, errors, {"context": passages})
+        return EvaluationReport(confidence, is_correct, errors, {"context": passages})
 
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
         """Return the metrics of the first max_answer_length words (Chinese: characters) of each context."""
@@ -187,8 +183,8 @@ class SquadV2Task(SquadTask):
         best: dict[str, float] = {}
         if are_labelled(questions):
             answers = answer_texts(questions, predictions)
-            figures = score_with_threshold(questions, answers, no_answer, language=config.language)
-            best = {name: value for name, value in figures.items() if name.startswith("best_")}
+            metrics = score_answers_v2(questions, answers, no_answer, config.language)
+            best = {name: value for name, value in metrics.items() if name.startswith("best_")}
         calibration = {}
         threshold = task_info.stated().get(THRESHOLD)
         origin = "stored with the weights"
@@ -202,11 +198,10 @@ class SquadV2Task(SquadTask):
         written = answer_texts(questions, predictions, threshold)
         metrics = {}
         if best:
-            metrics = score_with_threshold(questions, written, language=config.language) | best | {THRESHOLD: threshold}
-        warnings = [*label_warnings(questions)]
-        warnings.append(f"answers are empty where no_answer_probability is above {threshold:g}, {origin}")
+            metrics = score_answers_v2(questions, written, language=config.language) | best | {THRESHOLD: threshold}
+        warnings = [f"answers are empty where no_answer_probability is above {threshold:g}, {origin}"]
         if not any(written.values()):
-            warnings.append(f"no question is answered: {_no_answers_reason(no_answer, threshold)}")
+            warnings.append("no question is answered")
         write = partial(_write, prepared.split, predictions, threshold)
         report = partial(self._report, questions, predictions, threshold)
         return EvaluationResult(metrics, write, tuple(warnings), calibration, report)
@@ -235,24 +230,9 @@ def _marked_passage(question: SquadQuestion, answer: ScoredSpan | None) -> Marke
     return MarkedText(question.context, marks)
 
 
-def _no_answers_reason(no_answer: Mapping[str, float], threshold: float) -> str:
-    """Return why all answers are empty, given no_answer_probability by question id."""
-    if all(probability > threshold for probability in no_answer.values()):
-        return f"none has a no_answer_probability of {threshold:g} or less"
-    return "where no_answer_probability allows one, no allowed span is among the best starts and ends"
-
-
 def are_labelled(questions: Sequence[SquadQuestion]) -> bool:
     """Return True if every question has answers or is marked as impossible."""
     return all(question.answers or question.is_impossible for question in questions)
-
-
-def label_warnings(questions: Sequence[SquadQuestion]) -> tuple[str, ...]:
-    """Return a warning if only some questions have gold answers, so that there are no metrics."""
-    unlabelled = sum(not (question.answers or question.is_impossible) for question in questions)
-    if unlabelled in (0, len(questions)):
-        return ()
-    return (f"there are no metrics: {unlabelled:,} of {len(questions):,} questions have no gold answer",)
 
 
 class SpanInfo(TaskInfo):
@@ -298,10 +278,7 @@ def with_threshold(task_info: TaskInfo, threshold: float | None) -> TaskInfo:
     """
     if threshold is None:
         if isinstance(task_info, SpanSearchInfo) and task_info.null_threshold >= ANSWER_ALWAYS:
-            logger.warning(
-                f"the model has no {THRESHOLD} and answers every question: give --{THRESHOLD}, the "
-                "no_answer_probability above which there is no answer"
-            )
+            logger.warning(f"the model has no {THRESHOLD} and answers every question: give --{THRESHOLD}")
         return task_info
     if not isinstance(task_info, SpanSearchInfo):
         raise ConfigError(f"{THRESHOLD} is {threshold:g}, but the model's task is {task_info.task}, not squad_v2")

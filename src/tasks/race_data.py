@@ -12,11 +12,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Annotated, Any, TypeGuard
 
 import numpy as np
+from pydantic import Field
 
 from model_utils.errors import DataError, shorten
+from model_utils.json_files import Schema, validated
 from src.data.feature_cache import Features
 from src.data.feature_files import Ragged
 from src.data.features import labelled_features, text_facts, token_columns
@@ -29,11 +31,10 @@ LEVELS = ("middle", "high")
 C3 = "c3"  # CLUE's Chinese data set, which has no levels
 SOURCES = (*LEVELS, C3)
 ANSWERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-FEWEST_OPTIONS, MOST_OPTIONS = 2, len(ANSWERS)
+MIN_OPTIONS, MAX_OPTIONS = 2, len(ANSWERS)
+Options = Annotated[tuple[str, ...], Field(min_length=MIN_OPTIONS, max_length=MAX_OPTIONS)]
 RACE_OPTIONS = 4  # options of RACE's questions, and of features whose manifest has no num_choices
 BLANK = "_"
-_KEYS = ("article", "questions", "options", "answers")
-_C3_KEYS = ("question", "choice", "answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,82 +69,67 @@ def read_race(data_dir: Path, split: str, level: str = "all") -> list[RaceQuesti
         if level != "all":
             raise DataError(f"{c3_files[0]} has no levels, but level is {level}: leave it at all")
         return [question for file in c3_files for question in _read_c3(file)]
-    questions = []
+    questions: list[RaceQuestion] = []
     for level_id, name in enumerate(LEVELS):
         if level in (name, "all"):
             folder = root / split / name
             files = sorted(folder.glob("*.txt"))
             if not files:
-                raise DataError(
-                    f"{folder} holds no *.txt files: give RACE's folder, unpacked from RACE.tar.gz, or read a single "
-                    "--level, middle or high"
-                )
+                raise DataError(f"{folder} holds no *.txt files: give RACE's folder, or read a single --level")
             for file in files:
                 questions += _read_passage(file, level_id)
     return questions
 
 
-def _read_passage(file: Path, level_id: int) -> list[RaceQuestion]:
-    passage = read_json_text(file)
-    missing = [key for key in _KEYS if key not in passage] if isinstance(passage, dict) else list(_KEYS)
-    if missing:
-        raise DataError(f"{file} is not a RACE passage: it has no {', '.join(missing)}")
-    article, questions, options, answers = (passage[key] for key in _KEYS)
-    if not isinstance(article, str) or not article.strip():
-        raise DataError(f"{file}: the article is empty or no text")
-    lists = (questions, options, answers)
-    if not all(isinstance(values, list) for values in lists) or len({len(values) for values in lists}) > 1:
-        raise DataError(f"{file}: questions, options and answers are not lists of the same length")
-    race_questions = []
-    for index, (question, choices, answer) in enumerate(zip(questions, options, answers, strict=True)):
-        place = f"{file}: question {index} (from 0)"
-        options = _checked_options(question, choices, place)
-        letters = tuple(ANSWERS[: len(choices)])
-        if answer not in letters:
-            raise DataError(f"{place} has the answer {shorten(answer)}, allowed are A to {letters[-1]}")
+class _RaceSchema(Schema):
+    article: str
+    questions: list[str]
+    options: list[Options]
+    answers: list[str]
+
+
+class _C3Question(Schema):
+    question: str
+    choice: Options
+    answer: str
+
+
+class _C3Schema(Schema):
+    passages: list[tuple[list[str], list[_C3Question], Any]]  # paragraphs, questions, id
+
+
+def _read_passage(file: Path, level_id: int) -> Iterator[RaceQuestion]:
+    passage = validated(read_json_text(file), _RaceSchema, str(file))
+    lists = (passage.questions, passage.options, passage.answers)
+    if not passage.article.strip() or len({len(values) for values in lists}) > 1:
+        raise DataError(f"{file} has a blank article, or questions, options and answers of different lengths")
+    for index, (question, options, answer) in enumerate(zip(*lists, strict=True)):
+        letters = tuple(ANSWERS[: len(options)])
         question_id = f"{LEVELS[level_id]}/{file.name}/{index}"
-        race_questions.append(RaceQuestion(question_id, level_id, article, question, options, ANSWERS.index(answer)))
-    return race_questions
+        if answer not in letters:
+            raise DataError(f"{file}: answers.{index} is {shorten(answer)}, allowed are A to {letters[-1]}")
+        yield RaceQuestion(question_id, level_id, passage.article, question, options, ANSWERS.index(answer))
 
 
 def _read_c3(file: Path) -> Iterator[RaceQuestion]:
     """Yield the questions of [[[paragraphs], [{question, choice, answer}], id], ...]; the answer is a choice."""
-    passages = read_json_text(file)
-    if not isinstance(passages, list):
-        raise DataError(f"{file} holds {shorten(passages)}, needed is a list of C3's passages")
-    for passage_index, passage in enumerate(passages):
-        place = f"{file}: passage {passage_index} (from 0)"
-        is_passage = isinstance(passage, list) and [*map(type, passage[:2])] == [list, list]
-        if not is_passage or not all(isinstance(paragraph, str) for paragraph in passage[0]):
-            raise DataError(f"{place} is {shorten(passage)}, needed is [[paragraphs], [questions], id]")
-        article = "\n".join(passage[0])
+    content = validated({"passages": read_json_text(file)}, _C3Schema, str(file))
+    for passage_index, (paragraphs, questions, _) in enumerate(content.passages):
+        article = "\n".join(paragraphs)
         if not article.strip():
-            raise DataError(f"{place}: the paragraphs are empty")
-        for index, item in enumerate(passage[1]):
-            values: list[Any] = [item.get(key) if isinstance(item, dict) else None for key in _C3_KEYS]
-            question, choices, answer = values
-            question_place = f"{place}: question {index} (from 0)"
-            options = _checked_options(question, choices, question_place)
-            if answer not in options:
-                raise DataError(f"{question_place} has the answer {shorten(answer)}, allowed are its choices")
+            raise DataError(f"{file}: passages.{passage_index}.0 is blank")
+        for index, item in enumerate(questions):
+            if item.answer not in item.choice:
+                place = f"{file}: passages.{passage_index}.1.{index}.answer"
+                raise DataError(f"{place} is {shorten(item.answer)}, allowed are its choices")
             question_id = f"{file.name}/{passage_index}/{index}"
-            yield RaceQuestion(question_id, SOURCES.index(C3), article, question, options, options.index(answer))
-
-
-def _checked_options(question: Any, choices: Any, place: str) -> tuple[str, ...]:
-    """Return the options of a question; raise DataError if it or an option is no text, or they are too few or many."""
-    if not isinstance(question, str):
-        raise DataError(f"{place} is no text")
-    if not is_option_list(choices) or not all(isinstance(choice, str) for choice in choices):
-        raise DataError(
-            f"{place} has the options {shorten(choices)}, allowed are {FEWEST_OPTIONS} to {MOST_OPTIONS} texts"
-        )
-    return tuple(choices)
+            answer = item.choice.index(item.answer)
+            yield RaceQuestion(question_id, SOURCES.index(C3), article, item.question, item.choice, answer)
 
 
 def is_option_list(options: Any) -> TypeGuard[list[Any]]:
     """Return True for a list with an allowed number of options."""
-    return isinstance(options, list) and FEWEST_OPTIONS <= len(options) <= MOST_OPTIONS
+    return isinstance(options, list) and MIN_OPTIONS <= len(options) <= MAX_OPTIONS
 
 
 @dataclass(frozen=True)

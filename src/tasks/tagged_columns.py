@@ -1,4 +1,4 @@
-"""Reader of columns files (one word per line, a blank line after a sentence) -> words, tags and lines of sentences.
+"""Reader of columns files: one word per line, a blank line after a sentence.
 
 Lines are split at TABs if the first one is, else at spaces and TABs. Skipped are -DOCSTART-, comments (lines before a
 sentence that begin with "# " and are no word with a tag), a header and, if the first column numbers the words, the rows
@@ -9,12 +9,13 @@ import itertools
 import logging
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from model_utils.errors import DataError, first_few, shorten
 from src.tasks.entities import Scheme, misfits
+from src.tasks.sentences import Sentence
 from src.text.text_tables import text_lines
 
 logger = logging.getLogger(__name__)
@@ -23,17 +24,15 @@ _BLANKS = re.compile(r"[ \t]+")
 _COUNT = re.compile(r"[0-9]{1,9}")
 _UNCOUNTED = re.compile(r"[0-9]+[-.][0-9]+")
 _NUMBERS = re.compile(r"[\W_]*[0-9][\W_0-9]*")  # no words, if a whole column holds nothing else
-_HEADER_OF_SENTENCES = re.compile("sent(?!i)", re.IGNORECASE)
 _HEADER_OF_WORDS = {"word", "words", "token", "tokens", "form"}
 _HEADER_OF_TAGS = re.compile(r"(ner|[ux]?pos|chunk|entity|tags?|labels?)([_-](tags?|labels?))?", re.IGNORECASE)
 
 
-class TaggedWords(NamedTuple):
-    """Words of a sentence with their lines in the file and their tags, None if the file has none."""
+class _Row(NamedTuple):
+    """Cells of a line, which counts from 1."""
 
-    words: tuple[str, ...]
-    tags: tuple[str, ...] | None
-    lines: tuple[int, ...]
+    line: int
+    cells: list[str]
 
 
 class _Layout(NamedTuple):
@@ -44,17 +43,14 @@ class _Layout(NamedTuple):
     is_counted: bool
 
 
-Row = tuple[int, tuple[str, ...]]  # line, cells
-
-
 def is_comment(text: str) -> bool:
     """Return True if a line before a sentence may be a comment."""
     return text.startswith(("# ", "#\t"))
 
 
 def read_columns(
-    path: Path, word_column: str = "", tag_column: str = "", labelled: bool = True, guess: str = ""
-) -> Iterator[TaggedWords]:
+    path: Path, word_column: str = "", tag_column: str = "", labelled: bool = True, hint: str = ""
+) -> Iterator[Sentence]:
     """Yield the sentences of a file.
 
     Args:
@@ -62,54 +58,58 @@ def read_columns(
             else the first one or, if that numbers the words or holds the tags, the next.
         tag_column: name in the header or number from 1; "": the last column, or the first one if it alone holds tags.
         labelled: True if every word must have a tag.
-        guess: hint on the file format, appended to errors about the number of columns.
+        hint: end of errors about the number of columns.
 
     Raises:
         DataError: a row has another number of columns, or an empty word or tag, or a column is missing; names the line.
     """
-    first = next((line for lines in _sentence_lines(path) for line in lines if not is_comment(line[1])), None)
-    if first is None:
+    blocks = list(_blocks(path))
+    first_line = next((line for block in blocks for line in block if not is_comment(line[1])), None)
+    if first_line is None:
         return
-    by_tabs = _is_split_by_tabs(first[1])
-    top = first[0], tuple(_split(first[1], 0, by_tabs))
-    width = len(top[1])
-    has_header = _is_header(top[1], (word_column, tag_column))
-    comments = []
-    rows = []
-    for lines in _sentence_lines(path):
-        if has_header and first in lines:
-            del lines[: lines.index(first) + 1]
-        above = list(itertools.takewhile(lambda line: is_comment(line[1]), lines))
-        comments.append(above)
-        cells_by_line = [(line, _split(text, width, by_tabs)) for line, text in lines[len(above) :]]
-        # One object for equal cells.
-        rows.append([(line, tuple(map(sys.intern, cells))) for line, cells in cells_by_line])
-    _check_widths(path, rows, width, labelled, guess)
-    layout = _find_layout(path, top, has_header, rows, (word_column, tag_column), labelled)
-    tags = {cells[layout.tag] for body in rows for _, cells in body} if layout.tag is not None else set()
+    by_tabs = _is_split_by_tabs(first_line[1])
+    first = _Row(first_line[0], _split(first_line[1], 0, by_tabs))
+    width = len(first.cells)
+    if labelled and width < 2:
+        raise _width_error(path, first, width, hint)
+    has_header = _is_header(first.cells, word_column, tag_column)
+    comments: list[list[_Row]] = []
+    sentences: list[list[_Row]] = []
+    for block in blocks:
+        if has_header and first_line in block:
+            del block[: block.index(first_line) + 1]
+        rows = [_Row(line, _split(text, width, by_tabs)) for line, text in block]
+        count = sum(1 for _ in itertools.takewhile(lambda line: is_comment(line[1]), block))
+        comments.append(rows[:count])
+        sentences.append(rows[count:])
+    _check_widths(path, itertools.chain.from_iterable(sentences), width, hint)
+    layout = _find_layout(path, first, has_header, sentences, word_column, tag_column, labelled)
+    tags = set() if layout.tag is None else {row.cells[layout.tag] for rows in sentences for row in rows}
 
-    def is_comment_row(row: Row) -> bool:
-        return layout.is_counted or len(row[1]) != width or layout.tag is None or row[1][layout.tag] not in tags
+    def is_word(row: _Row) -> bool:
+        """Return True for a row that begins with the word #, and has a tag."""
+        if layout.is_counted or layout.tag is None:
+            return False
+        return len(row.cells) == width and row.cells[layout.tag] in tags
 
-    for above, body in zip(comments, rows, strict=True):
-        above_rows = [(line, tuple(_split(text, width, by_tabs))) for line, text in above]
-        words = list(itertools.dropwhile(is_comment_row, above_rows))
-        _check_widths(path, [words], width, labelled, guess)
-        sentence = words + [row for row in body if not (layout.is_counted and _UNCOUNTED.fullmatch(row[1][0]))]
-        if sentence:
-            yield _tagged_words(path, sentence, layout, width, guess)
+    for above, rows in zip(comments, sentences, strict=True):
+        words = list(itertools.dropwhile(lambda row: not is_word(row), above))
+        _check_widths(path, words, width, hint)
+        words += [row for row in rows if not (layout.is_counted and _UNCOUNTED.fullmatch(row.cells[0]))]
+        if words:
+            yield _sentence(path, words, layout, width, hint)
 
 
-def _sentence_lines(path: Path) -> Iterator[list[tuple[int, str]]]:
+def _blocks(path: Path) -> Iterator[list[tuple[int, str]]]:
     """Yield the numbered lines between blank ones and document marks."""
-    lines: list[tuple[int, str]] = []
+    block: list[tuple[int, str]] = []
     for line, text in enumerate(itertools.chain(text_lines(path), [""]), 1):
         text = text.rstrip("\r\n")
         if text.strip(" \t") and DOCUMENT not in _BLANKS.split(text):
-            lines.append((line, text))
-        elif lines:
-            yield lines
-            lines = []
+            block.append((line, text))
+        elif block:
+            yield block
+            block = []
 
 
 def _is_split_by_tabs(first: str) -> bool:
@@ -119,39 +119,38 @@ def _is_split_by_tabs(first: str) -> bool:
 
 
 def _split(text: str, width: int, by_tabs: bool) -> list[str]:
-    """Return the cells of a line, without empty ones at its end beyond `width`."""
+    """Return the cells of a line, without empty ones at its end beyond `width`; equal cells are one object."""
     if by_tabs:
-        cells = [cell.strip(" ") for cell in text.split("\t")]
+        cells = [sys.intern(cell.strip(" ")) for cell in text.split("\t")]
         while len(cells) > max(1, width) and not cells[-1]:
             cells.pop()
         if len(cells) == width or not width or "" in cells:
             return cells
-    return _BLANKS.split(text.strip(" \t"))
+    return list(map(sys.intern, _BLANKS.split(text.strip(" \t"))))
 
 
-def _check_widths(path: Path, rows: Sequence[Sequence[Row]], width: int, labelled: bool, guess: str) -> None:
-    for line, cells in itertools.chain.from_iterable(rows):
-        if len(cells) != width or (labelled and width < 2):
-            raise _width_error(path, line, len(cells), width, guess)
+def _check_widths(path: Path, rows: Iterable[_Row], width: int, hint: str) -> None:
+    for row in rows:
+        if len(row.cells) != width:
+            raise _width_error(path, row, width, hint)
 
 
-def _width_error(path: Path, line: int, count: int, width: int, guess: str) -> DataError:
+def _width_error(path: Path, row: _Row, width: int, hint: str) -> DataError:
+    count = len(_BLANKS.split(" ".join(row.cells).strip())) if len(row.cells) == width else len(row.cells)
     expected = f"{width}, as above" if width > 1 else "a word and its tag"
-    return DataError(f"{path}: line {line} has {count} column(s), expected are {expected}{guess}")
+    return DataError(f"{path}: line {row.line} has {count} column(s), expected are {expected}{hint}")
 
 
-def _tagged_words(path: Path, rows: Sequence[Row], layout: _Layout, width: int, guess: str) -> TaggedWords:
+def _sentence(path: Path, rows: Sequence[_Row], layout: _Layout, width: int, hint: str) -> Sentence:
     columns = [layout.word] if layout.tag is None else [layout.word, layout.tag]
-    for line, cells in rows:
-        if any(not cells[index] or _BLANKS.search(cells[index]) for index in columns):
-            count = len(_BLANKS.split(" ".join(cells).strip()))
-            raise _width_error(path, line, count, width, guess)
-    words = tuple(cells[layout.word] for _, cells in rows)
-    tags = None if layout.tag is None else tuple(cells[layout.tag] for _, cells in rows)
-    return TaggedWords(words, tags, tuple(line for line, _ in rows))
+    for row in rows:
+        if any(not row.cells[index] or _BLANKS.search(row.cells[index]) for index in columns):
+            raise _width_error(path, row, width, hint)
+    words, *tags = (tuple(row.cells[index] for row in rows) for index in columns)
+    return Sentence(words, tags[0] if tags else None, path, tuple(row.line for row in rows))
 
 
-def _is_header(cells: Sequence[str], keys: tuple[str, str]) -> bool:
+def _is_header(cells: Sequence[str], *keys: str) -> bool:
     """Return True if the first row contains word_column or tag_column, or usual names of both words and tags."""
     if any(key in cells for key in keys if key and not key.isdecimal()):
         return True
@@ -160,131 +159,78 @@ def _is_header(cells: Sequence[str], keys: tuple[str, str]) -> bool:
 
 def _find_layout(
     path: Path,
-    top: Row,
+    first: _Row,
     has_header: bool,
-    rows: Sequence[Sequence[Row]],
-    keys: tuple[str, str],
+    sentences: Sequence[Sequence[_Row]],
+    word_column: str,
+    tag_column: str,
     labelled: bool,
 ) -> _Layout:
-    """Return the layout of a file, and log it where words are not in the first or tags may not be in the last column.
+    """Return the layout of a file; log it where words are not in the first or tags not in the last column.
 
     Args:
-        top: header, or first row of `rows`.
-        keys: word_column and tag_column.
+        first: header, or first row of the sentences.
     """
-    line, first = top
-    width = len(first)
+    width = len(first.cells)
     if width == 1:
         return _Layout(0, None, False)
-    names = first if has_header else []
-    word_column, tag_column = keys
+    names = first.cells if has_header else []
+    found = f"{path}: line {first.line} has {width} columns"
     named = next((str(index) for index, name in enumerate(names, 1) if name.lower() in _HEADER_OF_WORDS), "")
-    word = _index(path, line, word_column or named, names, width)
-    tag = _index(path, line, tag_column, names, width) if tag_column else width - 1
-    if not word_column and not tag_column and _holds_tags(rows, 0) and not _holds_tags(rows, width - 1):
+    word = _index(path, first, word_column or named, names)
+    tag = _index(path, first, tag_column, names) if tag_column else width - 1
+    if not word_column and not tag_column and _holds_tags(sentences, 0) and not _holds_tags(sentences, width - 1):
         tag = 0
         word = word or 1
         logger.info(f"{path.name}: tags are read from column 1, words from column {word + 1}")
-    if word_column and word is None:
-        raise _no_column(path, line, "word_column", word_column, first)
-    if labelled and tag is None:
-        raise _no_column(path, line, "tag_column", tag_column, first)
-    is_counted = word != 0 and tag != 0 and _counts_words(path, rows, warns=word is None)
+    needed = {"word_column": (word_column, word), "tag_column": (tag_column if labelled else "", tag)}
+    for key, (column, index) in needed.items():
+        if column and index is None:
+            cells = first_few([shorten(cell) for cell in first.cells], 20)
+            raise DataError(f"{found}, but no column {shorten(column)} ({key}): {cells}")
+    is_counted = 0 not in (word, tag) and _counts_words(sentences)
     if word is None and is_counted:
         if labelled and width < 3:
-            raise DataError(
-                f"{path}: line {line} has {width} columns, of which the first one counts words: a word or its tag is "
-                "missing"
-            )
+            raise DataError(f"{found}, of which the first one counts words: a word or its tag is missing")
         word = next((index for index in range(1, width) if index != tag), 1)
         logger.info(f"{path.name}: column 1 counts the words of each sentence, words are read from column {word + 1}")
-    first_cells = [cells[0] for body in rows for _, cells in body]
+    first_cells = [row.cells[0] for rows in sentences for row in rows]
     if word is None and len(first_cells) > 1 and all(map(_NUMBERS.fullmatch, first_cells)):
         raise DataError(
             f"{path}: column 1 holds numbers alone ({first_few(first_cells)}), which do not count the words of each "
             "sentence from 1: give word_column"
         )
     word = word or 0
-    sentences = list(filter(None, rows))
-    if len(sentences) == 1:
-        _refuse_numbered_sentences(path, names, sentences[0], word)
-    if word == tag:
-        if labelled or tag_column:
-            raise DataError(
-                f"{path}: line {line} has word and tag in the same column, {word + 1} of {width}: give word_column and "
-                "tag_column"
-            )
-        tag = None
-    if labelled and not tag_column and tag == width - 1:
-        _log_other_tags(path, rows, {word, tag}, width)
-    return _Layout(word, tag, is_counted and word != 0)
+    if word == tag and (labelled or tag_column):
+        raise DataError(f"{found}, of which {word + 1} has both word and tag: give word_column and tag_column")
+    return _Layout(word, None if word == tag else tag, is_counted and word != 0)
 
 
-def _refuse_numbered_sentences(path: Path, names: Sequence[str], rows: Sequence[Row], word: int) -> None:
-    """Raise DataError if a column of a file without blank lines numbers sentences."""
-    for index in range(len(rows[0][1])):
-        ids = [cells[index] for _, cells in rows]
-        is_named = bool(names) and _HEADER_OF_SENTENCES.match(names[index])
-        are_numbers = index < word and all(not text or text[-1].isdecimal() for text in ids)
-        if (is_named or are_numbers) and 1 < len({*ids}) < len(ids):
-            raise DataError(
-                f"{path}: column {index + 1} seems to number sentences ({first_few(list(dict.fromkeys(ids)))}), but "
-                "only blank lines separate them: put one behind every sentence"
-            )
-
-
-def _index(path: Path, line: int, column: str, names: Sequence[str], width: int) -> int | None:
+def _index(path: Path, first: _Row, column: str, names: Sequence[str]) -> int | None:
     """Return the index of a column given by name or number, None if it is empty or missing."""
     if column and names.count(column) > 1:
-        raise DataError(f"{path}: line {line} has {names.count(column)} columns {column!r}: give the number of one")
+        raise DataError(f"{path}: line {first.line} has several columns {column!r}: give the number of one")
     if column and column in names:
         return names.index(column)
-    return int(column) - 1 if _COUNT.fullmatch(column) and 1 <= int(column) <= width else None
+    return int(column) - 1 if _COUNT.fullmatch(column) and 1 <= int(column) <= len(first.cells) else None
 
 
-def _no_column(path: Path, line: int, key: str, column: str, first: Sequence[str]) -> DataError:
-    return DataError(
-        f"{path}: line {line} has no column {shorten(column)} ({key}), it has {len(first)}: "
-        f"{first_few([shorten(cell) for cell in first], 20)}"
-    )
-
-
-def _counts_words(path: Path, rows: Sequence[Sequence[Row]], warns: bool) -> bool:
-    """Return True if the first column numbers the words of every sentence, from 0, from 1 or through the file.
-
-    Args:
-        warns: log a warning if it does so for most sentences only.
-    """
-    counted = 0
+def _counts_words(sentences: Sequence[Sequence[_Row]]) -> bool:
+    """Return True if the first column numbers the words of every sentence, from 0, from 1 or through the file."""
     words = 0
-    uncounted_lines = []
     last = -1
-    for body in filter(None, rows):
-        cells = [row[0] for _, row in body if not _UNCOUNTED.fullmatch(row[0])]
+    for rows in filter(None, sentences):
+        cells = [row.cells[0] for row in rows if not _UNCOUNTED.fullmatch(row.cells[0])]
         counts = [int(cell) for cell in cells if _COUNT.fullmatch(cell)]
-        words += len(cells)
         is_counted = len(counts) == len(cells) > 0 and counts[0] in (0, 1, last + 1)
-        if is_counted and counts == list(range(counts[0], counts[0] + len(counts))):
-            last = counts[-1]
-            counted += 1
-        else:
-            uncounted_lines.append(body[0][0])
-    if warns and uncounted_lines and counted > len(uncounted_lines):
-        logger.warning(
-            f"{path}: column 1 counts the words of {counted:,} sentences, but not of {len(uncounted_lines):,} (line "
-            f"{uncounted_lines[0]}), so it is read as words; give word_column to read another"
-        )
-    return not uncounted_lines and words > 1
+        if not is_counted or counts != list(range(counts[0], counts[0] + len(counts))):
+            return False
+        last = counts[-1]
+        words += len(cells)
+    return words > 1
 
 
-def _holds_tags(rows: Sequence[Sequence[Row]], index: int) -> bool:
+def _holds_tags(sentences: Sequence[Sequence[_Row]], index: int) -> bool:
     """Return True if a column holds tags of entities or spans, and not O alone."""
-    scheme, invalid = misfits(cells[index] for body in rows for _, cells in body)
+    scheme, invalid = misfits(row.cells[index] for rows in sentences for row in rows)
     return scheme is not Scheme.WORDS and not invalid
-
-
-def _log_other_tags(path: Path, rows: Sequence[Sequence[Row]], used: set[int | None], width: int) -> None:
-    """Log which other columns hold tags; with nested entities, outer ones may precede those of the last column."""
-    tag_columns = [str(index + 1) for index in sorted({*range(width)} - used) if _holds_tags(rows, index)]
-    if tag_columns:
-        logger.info(f"{path.name}: tags are read from column {width}; tag_column can be {', '.join(tag_columns)}, too")

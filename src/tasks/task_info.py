@@ -132,30 +132,8 @@ def choose_dev_split(
             "development share may have been trained on: give the file and columns of the training, or a dev_file"
         )
     if (trained.ratio, trained.seed) != (ratio, seed):
-        logger.info(
-            f"the development examples are those of the training: a share of {trained.ratio:g} of the training file, "
-            f"chosen by seed {trained.seed}"
-        )
+        logger.info(f"development examples are those of the training: dev_ratio {trained.ratio:g}, seed {trained.seed}")
     return trained
-
-
-def check_left_out(ready: Path, ready_sha256: str | None, train_sha256: str, training_file: Path) -> None:
-    """Raise DataError, or warn, if ready training features may contain the development share of the training file.
-
-    Args:
-        ready_sha256: hash of the texts of the features, if their manifest has it.
-        train_sha256: hash of the texts of the training file without the development share.
-    """
-    if ready_sha256 is None:
-        logger.warning(
-            f"{ready} does not say which texts it was made of: they may contain the share of {training_file} that is "
-            "evaluated; give a dev_file to be sure"
-        )
-    elif ready_sha256 != train_sha256:
-        raise DataError(
-            f"{ready} was made of other texts than {training_file} without its development share, and may contain that "
-            "share: give features of exactly these texts, or a dev_file"
-        )
 
 
 class LabelledInfo(TaskInfo):

@@ -24,34 +24,19 @@ from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, R
 from src.tasks.entities import (
     OUTSIDE,
     EntitySpan,
-    Scheme,
     all_tags,
-    entity_figures,
+    entity_metrics,
     entity_scores,
     find_entities,
     find_scheme,
     misfits,
 )
-from src.tasks.evaluation_report import Confusion, EvaluationReport, Mark, MarkedText, surest_errors
+from src.tasks.evaluation_report import Confusion, EvaluationReport, Mark, MarkedText, wrong_rows
 from src.tasks.finetune_config import FinetuneConfig
-from src.tasks.ner_data import (
-    FORMATS,
-    EntityColumns,
-    NerSplit,
-    Sentence,
-    find_format,
-    read_sentences,
-    word_logits,
-)
+from src.tasks.ner_data import FORMATS, EntityColumns, find_format, read_sentences
 from src.tasks.prediction_table import write_prediction_table
-from src.tasks.spec import (
-    EvaluationResult,
-    PreparedSplit,
-    RecordField,
-    Task,
-    TaskSpec,
-    linear_head,
-)
+from src.tasks.sentences import NerSplit, Sentence, word_logits
+from src.tasks.spec import EvaluationResult, PreparedSplit, RecordField, Task, TaskSpec, linear_head
 from src.tasks.tag_decoding import decode, is_scheme_followed, scheme_transitions
 from src.tasks.task_info import NO_DEV_SPLIT, LabelledInfo, TaskInfo, choose_dev_split
 from src.tasks.word_splitting import split_words, splits_characters
@@ -61,8 +46,6 @@ from src.tokenization import FullTokenizer
 
 logger = logging.getLogger(__name__)
 NAME_COLUMN, NAME_LABEL = "dish_name", "DISH"
-MOST_SPARSE = 30  # number of labels without letters up to which words per label are not checked
-WORDS_A_LABEL = 5  # with more labels and fewer words per label, the column probably holds words or lemmas
 
 
 class NerConfig(FinetuneConfig):
@@ -109,6 +92,11 @@ class NerConfig(FinetuneConfig):
             for label in labels:
                 if len(label.split()) != 1 or label != label.strip():  # prediction files separate columns by spaces
                     raise ConfigError(f"{key} has the label {label!r}, allowed is a word without spaces")
+        if self.name_label == NAME_LABEL and self.name_column != NAME_COLUMN:
+            raise ConfigError(
+                f"name_label is {NAME_LABEL}, the label for {NAME_COLUMN}: give the label of the entities in "
+                f"{self.name_column}"
+            )
 
 
 class NerTask(Task):
@@ -131,7 +119,10 @@ class NerTask(Task):
         configured_files = {TRAIN: config.train_file, "dev": config.dev_file, "test": config.test_file}
         self.files = find_splits(config.data_dir, configured_files, endings=None)
         splits_train_file = TRAIN in self.files and config.do_eval and "dev" not in self.files
-        training_file = self._training_file(config.do_train or splits_train_file)
+        is_read = {TRAIN: config.do_train or splits_train_file, "dev": config.do_eval, "test": config.do_predict}
+        # Several training files are an error only if one of them is read.
+        has_training_file = is_read[TRAIN] or isinstance(self.files.get(TRAIN), Path)
+        training_file = self.files[TRAIN] if TRAIN in self.files and has_training_file else None
         if config.do_train and not splits_train_file:
             config.refuse(["dev_ratio"], NO_DEV_SPLIT)
         columns = EntityColumns(
@@ -154,13 +145,6 @@ class NerTask(Task):
             )
 
         self._read_file = read_file
-        is_read = {TRAIN: config.do_train or splits_train_file, "dev": config.do_eval, "test": config.do_predict}
-        formats = [
-            find_format(self.files[split], config.data_format, columns, split != "test", training_file)
-            for split, used in is_read.items()
-            if used and split in self.files
-        ]
-        _check_keys(config, formats)
         self.dev_split = None
         if splits_train_file:
             texts = (sentence.words for sentence in self.read(TRAIN))
@@ -197,42 +181,27 @@ class NerTask(Task):
         file = self.files[TRAIN]
         tags = [tag for sentence in sentences for tag in sentence.tags or ()]
         labels = all_tags(tags)
-        scheme = find_scheme(labels)
         if labels == [OUTSIDE]:
             raise DataError(f"{file} has no entities: all its words have the tag {OUTSIDE}")
         if len(labels) < 2:
             raise DataError(f"{file}: all words have the tag {shorten(labels[0])}; give another tag_column")
-        if scheme is Scheme.WORDS and len(labels) > MOST_SPARSE and len(labels) * WORDS_A_LABEL > len(tags):
-            raise DataError(
-                f"{file} has {len(labels):,} tags in {len(tags):,} words, such as {first_few(labels)}: give the "
-                "tag_column, or a label_list"
-            )
-        logger.info(f"{file.name}: {len(labels):,} tags ({scheme.value}): {first_few(labels, 10)}")
+        logger.info(f"{file.name}: {len(labels):,} tags ({find_scheme(labels).value}): {first_few(labels, 10)}")
         return labels
 
     def read(self, split: str) -> list[Sentence]:
         """Return all sentences of a split; without a development file, dev is a share of the training file."""
         dev_split = self.dev_split if split != "test" else None
-        file = self.files.get(TRAIN if dev_split else split)
-        if file is None:
+        file_split = TRAIN if dev_split else split
+        if file_split not in self.files:
             raise DataError(f"there are no {split} sentences: give {split}_file, or put {split}.* into data_dir")
-        sentences = self._read_file(file, split != "test")
+        sentences = self._read_file(self.files[file_split], split != "test")
         if dev_split is None:
             return sentences
         train, dev = split_off(sentences, dev_split.ratio, dev_split.seed)
         return dev if split == "dev" else train
 
-    def _training_file(self, is_read: bool) -> Path | None:
-        """Return the training file, None if there is none; several files are an error only if one is read."""
-        try:
-            return self.files.get(TRAIN)
-        except DataError:
-            if is_read:
-                raise
-            return None
-
     def split(self, name: str) -> NerSplit:
-        sentences = sample(self.read(name), self.config.most_samples(name), self.config.seed)
+        sentences = sample(self.read(name), self.config.max_samples(name), self.config.seed)
         return NerSplit(name, sentences, self.labels, self.tokenizer, self.config.max_seq_length)
 
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
@@ -262,25 +231,20 @@ class NerTask(Task):
 
 
 def _write(split: Split, predicted: list[list[str]], confidences: list[np.ndarray], folder: Path) -> None:
-    """Write predictions_SPLIT.txt in conlleval's format, and predictions_SPLIT.tsv with one row per word.
-
-    Args:
-        predicted: tags of each sentence.
-        confidences: probabilities of these tags, (words,) for each sentence.
-    """
+    """Write predictions_SPLIT.txt in conlleval's format, and predictions_SPLIT.tsv with one row per word."""
     sentences = split.examples
     blocks = []
     for sentence, tags in zip(sentences, predicted, strict=True):
         columns = [sentence.words, sentence.tags, tags] if sentence.tags else [sentence.words, tags]
         blocks.append("".join(" ".join(row) + "\n" for row in zip(*columns, strict=True)))
     write_text(folder / f"predictions_{split.name}.txt", "\n".join(blocks))
-    table: dict[str, Any] = {"index": [], "file": [], "line": [], "word": []}
-    for index, sentence in enumerate(sentences):
-        for word_index, word in enumerate(sentence.words):
-            table["index"].append(index)
-            table["file"].append(sentence.file.name)
-            table["line"].append(sentence.line_of(word_index))
-            table["word"].append(word)
+    positions = [(index, word) for index, sentence in enumerate(sentences) for word in range(len(sentence.words))]
+    table: dict[str, Sequence[Any]] = {
+        "index": [index for index, _ in positions],
+        "file": [sentences[index].file.name for index, _ in positions],
+        "line": [sentences[index].line_of(word) for index, word in positions],
+        "word": [word for sentence in sentences for word in sentence.words],
+    }
     if all(sentence.tags for sentence in sentences):
         table["label"] = [tag for sentence in sentences for tag in sentence.tags or ()]
     table["prediction"] = list(itertools.chain.from_iterable(predicted))
@@ -288,49 +252,30 @@ def _write(split: Split, predicted: list[list[str]], confidences: list[np.ndarra
     write_prediction_table(folder, split.name, table)
 
 
-def _check_keys(config: NerConfig, formats: Sequence[str]) -> None:
-    """Raise ConfigError for keys of formats that no file has; formats: of the files that are read."""
-    if not {"columns", "tokens"} & {*formats}:
-        config.refuse(["word_column", "tag_column"], "no file that is read has columns or lists of words and tags")
-    if not {"names", "spans"} & {*formats}:
-        config.refuse(["text_column"], "no file that is read is a table of texts or has texts with spans")
-    if "names" not in formats:
-        config.refuse(["name_column", "name_label"], "no file that is read is a table of texts and names")
-    elif config.name_label == NAME_LABEL and config.name_column != NAME_COLUMN:
-        raise ConfigError(
-            f"name_label is {NAME_LABEL}, the label for {NAME_COLUMN}: give the label of the entities in "
-            f"{config.name_column}"
-        )
-
-
 def _report(
     sentences: Sequence[Sentence], labels: Sequence[str], predicted: list[list[str]], confidences: list[np.ndarray]
 ) -> EvaluationReport:
-    """Return the report on the words' tags; a sentence is wrong if its entities are, and its surest wrong tag counts.
-
-    Args:
-        labels: tags of the model; the other arguments are those of _write.
-    """
+    """Return the report on the words' tags; a sentence with wrong entities counts with its most confident wrong tag."""
     gold = [sentence.tags or () for sentence in sentences]
     ids = {label: label_id for label_id, label in enumerate(labels)}
     gold_ids = np.array([ids[tag] for tags in gold for tag in tags])
     predicted_ids = np.array([ids[tag] for tags in predicted for tag in tags])
     confidence = np.concatenate(confidences)
-    is_right = gold_ids == predicted_ids
-    wrong_tags = np.split(np.where(is_right, 0, confidence), np.cumsum([*map(len, predicted)])[:-1])
-    surest = np.array([probabilities.max(initial=0) for probabilities in wrong_tags])
+    is_correct = gold_ids == predicted_ids
+    wrong_tags = np.split(np.where(is_correct, 0, confidence), np.cumsum([*map(len, predicted)])[:-1])
+    confidence_of_rows = np.array([probabilities.max(initial=0) for probabilities in wrong_tags])
     scheme = find_scheme(labels)
     gold_entities, entities = ([find_entities(tags, scheme) for tags in column] for column in (gold, predicted))
-    wrong = surest_errors(surest, np.array([*map(list.__eq__, gold_entities, entities)]))
+    wrong = wrong_rows(confidence_of_rows, np.array([*map(list.__eq__, gold_entities, entities)]))
     separator = "" if splits_characters(word for sentence in sentences for word in sentence.words) else " "
-    errors: dict[str, Any] = {"index": wrong, "probability": surest[wrong], "label": [], "prediction": []}
+    errors: dict[str, Any] = {"index": wrong, "probability": confidence_of_rows[wrong], "label": [], "prediction": []}
     for row in wrong:
         words = sentences[row].words
         errors["label"].append(_marked(words, separator, gold_entities[row], entities[row], "gold"))
         errors["prediction"].append(_marked(words, separator, entities[row], gold_entities[row], "predicted"))
-    classes = {label or "entity": figures for label, figures in entity_figures(gold, predicted, labels).items()}
+    classes = {label or "entity": scores for label, scores in entity_metrics(gold, predicted, labels).items()}
     confusion = Confusion(labels, gold_ids, predicted_ids)
-    return EvaluationReport(confidence, is_right, errors, classes=classes, confusion=confusion)
+    return EvaluationReport(confidence, is_correct, errors, classes=classes, confusion=confusion)
 
 
 def _marked(
@@ -357,11 +302,7 @@ class EntityInfo(LabelledInfo):
     follows_scheme: bool = False
 
     def tags(self, logits: np.ndarray) -> tuple[list[str], np.ndarray]:
-        """Return the tags (words,) of a sentence and their probabilities.
-
-        Args:
-            logits: (words, C).
-        """
+        """Return the tags (words,) of a sentence and their probabilities; logits: (words, C)."""
         path = decode(logits, scheme_transitions(self.labels) if self.follows_scheme else None)
         return [self.labels[tag] for tag in path], softmax(logits, 1)[np.arange(len(path)), path]
 
