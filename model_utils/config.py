@@ -80,15 +80,7 @@ def run_main(main: Callable[[Settings], int | None], kind: type[Settings], messa
     try:
         config = load_config(kind)
         config.check_required()
-        code = main(config)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        code = 2
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        print(f"error: out of memory. {_memory_advice(config)}", file=sys.stderr)
-        code = 2
+        code = main(config) or 0
     except KeyboardInterrupt:
         print("stopped by Ctrl-C", file=sys.stderr)
         code = 128 + signal.SIGINT
@@ -96,15 +88,26 @@ def run_main(main: Callable[[Settings], int | None], kind: type[Settings], messa
         silence(sys.stdout)
         print("error: the reader of the output has closed it", file=sys.stderr)
         code = 2
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            print(bounded(f"error: the disk is full: {error.filename or error}"), file=sys.stderr)
-        elif error.errno in FIXABLE and error.filename:
-            print(bounded(f"error: {error.filename}: {error.strerror}"), file=sys.stderr)
-        else:
+    except (UserError, OSError, MemoryError, RuntimeError) as error:
+        sentence = _sentence(error, config)
+        if not sentence:
             raise
+        print(f"error: {bounded(sentence)}", file=sys.stderr)
         code = 2
-    sys.exit(code or 0)
+    sys.exit(code)
+
+
+def _sentence(error: Exception, config: Config | None) -> str:
+    """Return a sentence about an error that the user can fix, "" for any other."""
+    if isinstance(error, UserError):
+        return str(error)
+    if is_out_of_memory(error):
+        return f"out of memory. {_memory_advice(config)}"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"the disk is full: {error.filename or error}"
+    if isinstance(error, OSError) and error.errno in FIXABLE and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return ""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

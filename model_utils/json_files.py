@@ -32,9 +32,7 @@ def matching(pattern: str, allowed: str) -> AfterValidator:
 
 
 FileName = Annotated[
-    str,
-    Field(max_length=NAME_BYTES),
-    matching(r"[^/\x00]*[^/.\x00][^/\x00]*", "the name of a file in the same folder"),
+    str, Field(max_length=NAME_BYTES), matching(r"[^/\x00]*[^/.\x00][^/\x00]*", "the name of a file in the same folder")
 ]
 Sha256 = Annotated[str, matching("[0-9a-f]{64}", "a sha256 of 64 hexadecimal digits")]
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
-from typing import Any, Protocol
+from typing import Any
 
 from model_utils.errors import UserError
 
@@ -21,12 +21,6 @@ KEY = "ALBERT_JOB_KEY"
 LAUNCHER = "ALBERT_LAUNCHER"
 SILENCE = 20  # s without an answer after which a machine counts as lost
 RETRY_INTERVAL = 0.5  # s between two attempts to reach a server that has not started
-
-
-class MeetingPlace(Protocol):
-    """Interface of ranks to a rendezvous in this process (Rendezvous) or in another one (RendezvousClient)."""
-
-    def exchange(self, rank: int, barrier: int, what: str, value: bytes, seconds: float) -> list[tuple[str, bytes]]: ...
 
 
 @dataclass

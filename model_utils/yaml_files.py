@@ -13,7 +13,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from model_utils.errors import ConfigError, shorten_text
 from model_utils.json_files import read_file
 
-MOST_BYTES = 1 << 17  # of a configuration; the reader takes tens of seconds for a megabyte
+MAX_BYTES = 1 << 17  # of a configuration; the reader takes tens of seconds for a megabyte
 NESTING = 100  # levels of lists and mappings
 
 
@@ -40,16 +40,16 @@ def _yaml(one_line: bool = False) -> YAML:
     yaml.default_flow_style = one_line
     yaml.sort_base_mapping_type_on_output = False
     yaml.allow_unicode = False  # with it a next-line character (U+0085) would be lost on reading
-    yaml.width = MOST_BYTES
+    yaml.width = MAX_BYTES
     return yaml
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """Return the mapping in a yaml file; raise ConfigError if it is missing, too large, not yaml or not a mapping."""
     raw = read_file(Path(path), ConfigError)
-    if len(raw) > MOST_BYTES:
+    if len(raw) > MAX_BYTES:
         raise ConfigError(
-            f"{path} has {len(raw):,} bytes, a configuration has at most {MOST_BYTES:,}: is it another file?"
+            f"{path} has {len(raw):,} bytes, a configuration has at most {MAX_BYTES:,}: is it another file?"
         )
     try:
         content = parse_yaml(raw.decode("utf-8"))

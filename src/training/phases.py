@@ -5,34 +5,23 @@ phases. The checkpoint state keeps the updates at which phases began, from which
 A run without phases has a single one.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from math import fsum
-from typing import Protocol
 
 import numpy as np
 
+from src.data.batches import FeatureDataset
+from src.pretraining_data.checked_data import PretrainingData
+
 Batch = dict[str, np.ndarray]
-
-
-class PhaseData(Protocol):
-    """Micro-batches of this rank; the order of rows depends only on the epoch.
-
-    batches_per_epoch: micro-batches of this rank. rows_at_once: rows of a micro-batch, all ranks together.
-    """
-
-    batches_per_epoch: int
-    rows_at_once: int
-
-    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]: ...
-
-    def width_shares(self) -> list[tuple[int, float]]: ...
 
 
 @dataclass(frozen=True)
 class Phase:
     """Part of a run.
 
+    data: with the micro-batches of this rank, whose order depends only on the epoch.
     accumulation_steps: micro-batches per update.
     share: share of the run.
     rate_factor: multiplies the schedule's learning rate.
@@ -41,7 +30,7 @@ class Phase:
     shuffled: True if every epoch has its own order of rows; False: the rows are read cyclically.
     """
 
-    data: PhaseData
+    data: FeatureDataset | PretrainingData
     accumulation_steps: int = 1
     share: float = 1.0
     rate_factor: float = 1.0

@@ -68,11 +68,7 @@ class PretrainConfig(TrainingConfig):
         1, "number of epochs, if train_steps is 0 or -1", minimum=1, maximum=EPOCHS, alias="epoch_num"
     )
     batch_size: int = option(
-        32,
-        "examples per device and micro-batch; also of evaluation",
-        minimum=1,
-        maximum=ROWS,
-        alias="train_batch_size",
+        32, "examples per device and micro-batch; also of evaluation", minimum=1, maximum=ROWS, alias="train_batch_size"
     )
 
     phases: tuple[PhaseConfig, ...] = sections(
@@ -106,7 +102,6 @@ class PretrainConfig(TrainingConfig):
         return {key: value for key, value in fingerprint.items() if key not in replaced}
 
     def check_flags(self, flags: Mapping[str, Any]) -> None:
-        super().check_flags(flags)
         settings = flags.get("optimizer_cfg", {}).get(self.optimizer_settings()["name"], {})
         for key in (flags.keys() | settings.keys()) & PhaseConfig.model_fields.keys():
             if self.every_phase_has(key):

@@ -14,7 +14,7 @@ import numpy as np
 from model_utils.device import Device
 from model_utils.errors import UserError
 from model_utils.facts import first_difference
-from model_utils.rendezvous import ADDRESS, KEY, LAUNCHER, MeetingPlace, RendezvousClient
+from model_utils.rendezvous import ADDRESS, KEY, LAUNCHER, Rendezvous, RendezvousClient
 
 WAIT_MINUTES = 120.0  # timeout of a barrier, for work that one rank does alone; a rank that ended is noticed at once
 
@@ -32,7 +32,7 @@ class Ranks:
         self,
         rank: int = 0,
         size: int = 1,
-        rendezvous: MeetingPlace | None = None,
+        rendezvous: Rendezvous | RendezvousClient | None = None,
         wait_minutes: float = WAIT_MINUTES,
     ) -> None:
         self.rank = rank

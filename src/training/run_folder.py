@@ -12,7 +12,7 @@ import fcntl
 import os
 import shutil
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from model_utils.config import check_output_folder
 from model_utils.errors import CheckpointError, ConfigError, UserError
@@ -28,13 +28,6 @@ CONFIG_FILE = "config.yaml"
 RESULTS_FILE = "train_results.json"
 
 
-class Artifacts(Protocol):
-    """Files beside a run's checkpoints: architecture, tokenizer, task description."""
-
-    def save_artifacts(self, folder: Path) -> None:
-        """Write them into a folder."""
-
-
 class RunFolder:
     """The folder of one run, locked while this object is open. Use as a context manager.
 
@@ -43,7 +36,8 @@ class RunFolder:
         ranks: those that train in it; rank 0 locks and writes, the others do neither.
 
     Attributes:
-        artifacts: what is written beside the checkpoints when work starts; whoever builds the training sets it.
+        artifacts: object whose save_artifacts(folder) writes architecture, tokenizer and task description when work
+            starts; whoever builds the training sets it.
         begun: a run of this configuration has worked here before.
         finished: it is complete.
 
@@ -58,7 +52,7 @@ class RunFolder:
         self.config = config
         self.ranks = ranks
         self._lock: int | None = None
-        self.artifacts: Artifacts | None = None
+        self.artifacts: Any = None
         self.begun = False
         self.finished = False
 

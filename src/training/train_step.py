@@ -263,12 +263,12 @@ class TrainStep(nn.Cell):
                 self.ready_graphs.add(graph)
 
 
-def fitted_learning_rate(hidden_size: int, usual_rate: float) -> float:
+def default_learning_rate(hidden_size: int, learning_rate_of_base: float) -> float:
     """Return a learning rate of fine-tuning for this width, from the usual one at 768; 1e-5 to 1e-3.
 
     It falls with the square of the width: near the best rates found from 256 to 384, and those published up to 2,048.
     """
-    return min(1e-3, max(1e-5, usual_rate * (768 / hidden_size) ** 2))
+    return min(1e-3, max(1e-5, learning_rate_of_base * (768 / hidden_size) ** 2))
 
 
 def build_step(
@@ -278,7 +278,7 @@ def build_step(
     values = config.optimizer_settings()
     if not values["learning_rate"]:
         hidden_size = network.scores.config.hidden_size
-        values["learning_rate"] = fitted_learning_rate(hidden_size, config.usual_rate)
+        values["learning_rate"] = default_learning_rate(hidden_size, config.learning_rate_of_base)
         logger.info(f"learning rate {values['learning_rate']:.3g}, for a hidden_size of {hidden_size}")
     settings = OptimizerSettings(**values)
     optimizer = build_optimizer(network.weights_to_train(), settings, plan.train_steps)

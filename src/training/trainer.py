@@ -85,8 +85,7 @@ class Trainer:
             The last record of the log; empty on ranks that do not write.
 
         Raises:
-            SystemExit: after SIGTERM or SIGINT, the state saved; code 143 or 130. A signal that comes with the last
-                update or its checkpoint takes effect when the run is finished.
+            SystemExit: after SIGTERM or SIGINT, the state saved; code 143 or 130.
             UserError: training diverged, the disk is full, another rank ended, or the ranks do not agree on data,
                 configuration and checkpoint. The last good checkpoint remains.
             CheckpointError: the folder's checkpoint belongs to other data or another architecture.
@@ -102,15 +101,13 @@ class Trainer:
                     self.start(next(micro_batches))
                 self.sync_ranks()
                 step = self.state.step
-                evaluates = self.evaluation_due(step)
+                evaluates = self.state.evaluating or self.evaluation_due(step)
                 saves = self.over or self.checkpoints.due(step)  # asked once: what is saved must have been read
                 if evaluates or saves or self.stop_signal or self.reading_due(step):
                     self.read()
                 if evaluates:
                     self.evaluate(step)
                     self.sync_ranks()
-                elif self.state.evaluating:
-                    self.drop_evaluation(step)
                 if saves or self.over or self.stop_signal or self.state.best.step == step:
                     self.save()
                 if self.stop_signal and not self.over:
@@ -131,6 +128,7 @@ class Trainer:
             if "loss_scale_mode" in changes:
                 self.step.restart_scaling()
             self.state.restore(saved)
+            self.state.evaluating &= self.evaluation is not None  # eval_steps may have become 0
             self.checkpoints.tidy(self.state)  # a kill may have come before, or the best one is damaged
             changed = f"; from here {', '.join(changes.values())}" if changes else ""
             logger.info(f"resuming after step {self.state.step} from {contents.path}{changed}")
@@ -227,13 +225,9 @@ class Trainer:
             self.recorder.count(update, seconds)
             self.state.count(values, (*self.metric_names, "grad_norm"))
             self.stop_if_diverged(update.step, values)
-            if not self.evaluation_due(update.step):
-                self.record_if_due(update.step)
-
-    def record_if_due(self, step: int) -> None:
-        """Write a record of a step that is not evaluated, if it has one."""
-        if self.recorder.due(step) or self.closes(step):
-            self.recorder.record(self.state, step)
+            has_record = self.recorder.due(update.step) or self.closes(update.step)
+            if has_record and not self.evaluation_due(update.step):  # else the evaluation joins the record
+                self.recorder.record(self.state, update.step)
 
     def stop_if_diverged(self, step: int, values: dict[str, float]) -> None:
         """Raise UserError when skipping updates cannot help any more; the last good checkpoint stays.
@@ -242,21 +236,20 @@ class Trainer:
         minimum.
         """
         skipped = self.state.skipped_in_a_row
-        if not skipped:
-            return
         scaling = self.step.scaling
-        if scaling.mode != "off":
-            at_floor = scaling.mode == "static" or values["loss_scale"] <= scaling.minimum
-            if not at_floor or skipped < self.config.max_skipped_steps:
-                return
-        scale = f"loss scale {values['loss_scale']:g}" if scaling.mode != "off" else "no loss scaling"
+        can_go_on = scaling.mode != "off" and (
+            skipped < self.config.max_skipped_steps
+            or (scaling.mode == "dynamic" and values["loss_scale"] > scaling.minimum)
+        )
+        if not skipped or can_go_on:
+            return
         advice = "lower the learning rate or lengthen the warm-up"
         if scaling.mode == "static" and math.isfinite(values["loss"]):
             advice = f"lower loss_scale_value ({scaling.value:g}), or set loss_scale_mode to dynamic"
         raise DivergedError(
             f"training diverged: at step {step} the loss is {values['loss']} and the gradient's norm "
-            f"{values['grad_norm']}, {skipped} updates in a row skipped, {scale}; {advice}. Checkpoints written "
-            "before are kept"
+            f"{values['grad_norm']}, {skipped} updates in a row skipped, loss scale {values['loss_scale']:g} "
+            f"({scaling.mode}); {advice}. Checkpoints written before are kept"
         )
 
     def evaluate(self, step: int) -> None:
@@ -267,11 +260,6 @@ class Trainer:
             metrics = self.evaluation(step, self.state.best, self.stop_if_asked)
         self.state.evaluating = False
         self.recorder.record(self.state, step, metrics)
-
-    def drop_evaluation(self, step: int) -> None:
-        """Log a step whose evaluation was interrupted and is no longer due, because eval_steps has changed."""
-        self.state.evaluating = False
-        self.record_if_due(step)
 
     def stop_if_asked(self) -> None:
         """Save and exit if a stop was requested; an evaluation calls this before each batch."""
@@ -289,10 +277,10 @@ class Trainer:
 
     def stop(self) -> NoReturn:
         """Exit for the signal that was received; the state is saved."""
-        place = "in the evaluation after" if self.state.evaluating else "after"
-        saved = self.config.enable_save_ckpt
-        outcome = "saved; the same command resumes it" if saved else "not saved: enable_save_ckpt is false"
-        logger.info(f"stopped {place} step {self.state.step}, {outcome}")
+        moment = "in the evaluation after" if self.state.evaluating else "after"
+        is_saved = self.config.enable_save_ckpt
+        outcome = "saved; the same command resumes it" if is_saved else "not saved: enable_save_ckpt is false"
+        logger.info(f"stopped {moment} step {self.state.step}, {outcome}")
         raise SystemExit(128 + self.stop_signal)
 
     def finish(self) -> dict[str, Any]:

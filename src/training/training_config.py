@@ -35,11 +35,7 @@ class AdamConfig(Config):
     )
     end_learning_rate: float = option(0.0, "learning rate at the end of the run", minimum=0, maximum=100)
     power: float = option(
-        1.0,
-        "power of the polynomial decay; 1 is linear",
-        above=0,
-        maximum=100,
-        needs=("schedule", "polynomial"),
+        1.0, "power of the polynomial decay; 1 is linear", above=0, maximum=100, needs=("schedule", "polynomial")
     )
     decay_share: float = option(
         0.2,
@@ -144,7 +140,7 @@ class ArchitectureConfig(LayersConfig):
 class TrainingConfig(ArchitectureConfig):
     """Keys of all trainings, from which pre-training and the tasks derive."""
 
-    usual_rate: ClassVar[float] = 5e-5  # learning rate of fine-tuning for weights as wide as base's
+    learning_rate_of_base: ClassVar[float] = 5e-5  # learning rate of fine-tuning for weights as wide as base's
     epochs_key: ClassVar[str]  # name of the key with the number of epochs, used if train_steps is not set
     if TYPE_CHECKING:  # every kind of training has these, with defaults and help of its own
         train_steps: int
@@ -186,12 +182,7 @@ class TrainingConfig(ArchitectureConfig):
 
     # Device and precision.
     device_id: int = option(
-        0,
-        "index of the device, from 0",
-        minimum=0,
-        needs=("distribute", False),
-        on_resume=ANY,
-        maximum=DEVICES - 1,
+        0, "index of the device, from 0", minimum=0, needs=("distribute", False), on_resume=ANY, maximum=DEVICES - 1
     )
     distribute: bool = option(False, "train on several devices, one process each; set by scripts/run_*_distribute.sh")
     device_num: int = option(1, "number of devices", minimum=1, needs=("distribute", True), maximum=DEVICES)
@@ -294,21 +285,15 @@ class TrainingConfig(ArchitectureConfig):
         optimizer = getattr(self.optimizer_cfg, name).replace(warmup_steps=self.train_steps // 10)
         return self.replace(optimizer_cfg=self.optimizer_cfg.replace(**{name: optimizer}))
 
-    def check_flags(self, flags: Mapping[str, Any]) -> None:
-        self._check_epochs(self.epochs_key in flags)
-
-    def _check_epochs(self, is_set: bool) -> None:
-        """Raise ConfigError if epochs are set, or not the default, although train_steps takes precedence."""
+    def check_together(self) -> None:
+        self.check_architecture(self.load_checkpoint_path)
         epochs = getattr(self, self.epochs_key)
-        if self.train_steps > 0 and (is_set or epochs != type(self).model_fields[self.epochs_key].default):
+        are_chosen = self.epochs_key in self.model_fields_set and "train_steps" not in self.model_fields_set
+        if self.train_steps > 0 and (are_chosen or epochs != type(self).model_fields[self.epochs_key].default):
             raise ConfigError(
                 f"{self.epochs_key} is {epochs}, which means nothing while train_steps is {self.train_steps}: also set "
                 "train_steps to 0"
             )
-
-    def check_together(self) -> None:
-        self.check_architecture(self.load_checkpoint_path)
-        self._check_epochs(self.epochs_key in self.model_fields_set and "train_steps" not in self.model_fields_set)
         if not self.teacher:
             self.refuse(["teacher_loss_weight"], "no teacher is named")
         settings = self.optimizer_settings()
