@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from model_utils.backend import USES
 from model_utils.errors import ConfigError, UserError, bounded
@@ -14,6 +14,7 @@ from model_utils.files import check_writable
 from model_utils.messages import forgive_lost_readers, show_messages, silence
 from model_utils.schema import ANY, Config, load_config, option
 
+DEVICE_KEYS = "device_target device_id distribute device_num seed compute_type fused_layers threads".split()
 DEVICE_TARGETS = ("auto", "CPU", "GPU", "Ascend")
 # Errors of a file that the user named are reported in one sentence; other system errors keep their traceback.
 FIXABLE = {
@@ -51,6 +52,10 @@ class OneDeviceConfig(Config):
         maximum=THREADS,
         on_resume=ANY,
     )
+
+    def device_settings(self) -> dict[str, Any]:
+        """Return the arguments of model_utils.device.setup_device that this configuration has."""
+        return {key: getattr(self, key) for key in DEVICE_KEYS if key in type(self).model_fields}
 
 
 class LayersConfig(OneDeviceConfig):
@@ -138,6 +143,5 @@ def check_output_folder(folder: Path, key: str) -> None:
     try:
         check_writable(folder)
     except OSError as error:
-        raise ConfigError(
-            f"{key} is {folder}, but nothing can be written there: {error.filename}: {error.strerror}"
-        ) from error
+        reason = f"{error.filename}: {error.strerror}"
+        raise ConfigError(f"{key} is {folder}, but nothing can be written there: {reason}") from error

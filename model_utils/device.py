@@ -118,9 +118,7 @@ def setup_device(
     local_size = 1
     if distribute:
         if LOCAL_SIZE not in os.environ:
-            raise DeviceError(
-                "distribute is true, but this process was not started as one of several: use scripts/*_distribute.sh"
-            )
+            raise DeviceError("distribute is true, but this process has no launcher: use scripts/*_distribute.sh")
         device_id = int(os.environ.get("DEVICE_ID", "0")) if target != "CPU" else 0
         local_size = int(os.environ[LOCAL_SIZE])
     _check_settings(target, device_id, compute_type, fused_layers, threads)
@@ -187,10 +185,7 @@ def _set_target(target: str, device_id: int, threads: int) -> None:
         ms.set_device(target, device_id)
     except RuntimeError as error:  # MindSpore cannot change the device once this process has computed
         if current_device != (target, device_id):
-            current = " ".join(map(str, current_device))
-            raise DeviceError(
-                f"this process already computes on {current} and cannot change to {target} {device_id}"
-            ) from error
+            raise DeviceError(f"this process computes on {current_device}, not on {target} {device_id}") from error
 
 
 def _join_ranks(device_num: int) -> tuple[int, int]:
@@ -198,13 +193,10 @@ def _join_ranks(device_num: int) -> tuple[int, int]:
     from mindspore import communication
 
     communication.init()
-    rank, rank_size = communication.get_rank(), communication.get_group_size()
+    rank = communication.get_rank()
+    rank_size = communication.get_group_size()
     if rank_size != device_num:
         raise DeviceError(f"device_num is {device_num}, but {rank_size} processes were started")
-    if rank != int(os.environ["RANK_ID"]):
-        raise DeviceError(
-            f"MindSpore made this process rank {rank}, but it was started as rank {os.environ['RANK_ID']}"
-        )
     if rank > 0:
         set_level(logging.WARNING)
     return rank, rank_size
@@ -241,7 +233,7 @@ def check_product(compute_type: str) -> float:
 
 def main(config: DeviceConfig) -> None:
     """Print target, GPUs, driver, plugin, libraries and a checked matrix product."""
-    device = setup_device(config.device_target, config.device_id, threads=config.threads)
+    device = setup_device(**config.device_settings())
     plugin = nvidia.gpu_plugin()
     missing = nvidia.missing_libraries()
     gpus = [f"{gpu.name} ({gpu.capability}, {gpu.memory_gib:.0f} GiB)" for gpu in nvidia.nvidia_gpus()]

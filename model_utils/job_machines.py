@@ -106,9 +106,8 @@ def find_machine(
     engine = next((engine for engine in ENGINES if engine.sign in environment), None)
     if worker_num is not None:
         if worker_num < local_size or worker_num % local_size:
-            raise ConfigError(
-                key="worker_num", value=worker_num, expected=f"a multiple of the {local_size} processes of a machine"
-            )
+            expected = f"a multiple of the {local_size} processes of a machine"
+            raise ConfigError(key="worker_num", value=worker_num, expected=expected)
         count = worker_num // local_size
     elif engine:
         count = _number(environment, engine.count, 0)

@@ -98,10 +98,7 @@ def read_validated(path: Path, validate: Callable[[Any], Result], error: type[Us
     if last != CHECKSUM and value[last] == checksum_of({key: value[key] for key in value if key != last}):
         raise error(f"{path} is damaged: its key {CHECKSUM} has become {shorten(last)}; restore its name")
     if CHECKSUM in value and value.pop(CHECKSUM) != checksum_of(value):
-        raise error(
-            f"{path} was changed after it was written: its {CHECKSUM} does not match its values. Restore them, or "
-            f"remove the key {CHECKSUM} if the change is intended"
-        )
+        raise error(f"{path} was changed after it was written: restore its values, or remove the key {CHECKSUM}")
     return validate(value)
 
 

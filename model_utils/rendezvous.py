@@ -70,9 +70,7 @@ class Rendezvous:
                     if loss := self._loss(other // self.local_size):
                         raise UserError(f"rank {other} has not come to {what}: {loss}")
                 if remaining <= 0:
-                    raise UserError(
-                        f"rank {absent[0]} has not come to {what} within {seconds / 60:g} minutes: see its log"
-                    )
+                    raise UserError(f"rank {absent[0]} has not come to {what} within {seconds / 60:g} minutes")
                 start = time.monotonic()
                 self._changed.wait(min(1.0, remaining))
                 remaining -= min(1.0, time.monotonic() - start)
@@ -104,10 +102,8 @@ class Rendezvous:
         """Record that a machine takes part; raise UserError if it expects another job, or another one has its index."""
         with self._changed:
             if (size, local_size) != (self.size, self.local_size):
-                raise UserError(
-                    f"machine {machine} has {local_size} of {size} ranks, but the first machine {self.local_size} of "
-                    f"{self.size}: start all with the same --nproc and --worker_num"
-                )
+                sizes = f"{local_size} of {size} ranks, but the first machine {self.local_size} of {self.size}"
+                raise UserError(f"machine {machine} has {sizes}: give all the same --nproc and --worker_num")
             if machine in self._silences:
                 raise UserError(f"two machines of this job have the index {machine}: give each its own --node_rank")
             self._silences[machine] = 0.0
@@ -152,9 +148,7 @@ class RendezvousServer:
         try:
             self._listener = Listener(address, backlog=1024)
         except OSError as error:
-            raise UserError(
-                f"port {address[1]} cannot be used: {error.strerror}; give another --master_port"
-            ) from error
+            raise UserError(f"port {address[1]} cannot be used: {error.strerror}; change --master_port") from error
         self.address: tuple[str, int] = self._listener.address  # type: ignore[assignment]
         threading.Thread(target=self._accept, daemon=True).start()
 

@@ -48,9 +48,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     """Return the mapping in a yaml file; raise ConfigError if it is missing, too large, not yaml or not a mapping."""
     raw = read_file(Path(path), ConfigError)
     if len(raw) > MAX_BYTES:
-        raise ConfigError(
-            f"{path} has {len(raw):,} bytes, a configuration has at most {MAX_BYTES:,}: is it another file?"
-        )
+        raise ConfigError(f"{path} has {len(raw):,} bytes, a configuration has at most {MAX_BYTES:,}")
     try:
         content = parse_yaml(raw.decode("utf-8"))
     except UnicodeDecodeError as error:

@@ -113,7 +113,7 @@ def test_a_device_number_that_is_not_there_is_refused(machine) -> None:
 
 def test_distribute_without_its_launcher_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(LOCAL_SIZE, raising=False)
-    with pytest.raises(DeviceError, match="this process was not started as one of several: use scripts/"):
+    with pytest.raises(DeviceError, match="this process has no launcher: use scripts/"):
         setup_device("CPU", distribute=True, device_num=2)
 
 

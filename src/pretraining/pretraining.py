@@ -93,10 +93,8 @@ def _vocab_size(config: Any, data: PretrainingData, tokenizer: FullTokenizer | N
         return config.albert_cfg.vocab_size
     if file:
         return AlbertConfig.from_json(file).vocab_size
-    alternative = "spm_model_file, vocab_file or " if hasattr(config, "vocab_file") else ""
     raise ConfigError(
-        f"{data.data_dir}: google's TFRecord files do not name their vocabulary: give {alternative}"
-        "albert_cfg.vocab_size"
+        f"{data.data_dir}: google's TFRecord files do not name their vocabulary: set albert_cfg.vocab_size"
     )
 
 

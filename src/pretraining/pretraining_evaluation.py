@@ -185,10 +185,7 @@ def check_finite(metrics: dict[str, float], weights: Path) -> None:
     """Raise DataError with the first metric that is not finite."""
     for name, value in metrics.items():
         if not math.isfinite(value):
-            raise DataError(
-                f"{weights}: {name} is {value} on this data: the weights have diverged, or are too large for this "
-                "compute_type"
-            )
+            raise DataError(f"{weights}: {name} is {value}: its weights are not finite, or need another compute_type")
 
 
 def table(metrics: dict[str, float], baselines: Baselines) -> str:

@@ -53,10 +53,7 @@ def plan_phases(
         data.check_fits(architecture)
         check_memory(architecture, phase.batch_size * data.facts["max_seq_length"])
         if data.batches_per_epoch < 1:
-            raise ConfigError(
-                f"phase {number}: {data.data_dir} has fewer rows than a batch of {data.rows_at_once}: lower batch_size "
-                "or give more data"
-            )
+            raise ConfigError(f"phase {number}: {data.data_dir} has fewer rows than one batch of {data.rows_at_once}")
         phases.append(
             Phase(
                 data,

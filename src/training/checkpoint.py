@@ -64,10 +64,7 @@ class RunCheckpoints:
         if contents is not None:
             check_whole(contents.loop_state, contents.path)
         elif list_checkpoints(self.folder):
-            raise CheckpointError(
-                f"{self.folder} holds checkpoints, and none of them can be read, for the reasons above: put a good one "
-                "back, or choose another folder to begin anew"
-            )
+            raise CheckpointError(f"{self.folder} holds no checkpoint that can be read: choose another folder")
         return contents
 
     def save(self, state: LoopState, seconds: float) -> None:

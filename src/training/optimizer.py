@@ -67,15 +67,11 @@ class LearningRate(nn.Cell):
         if self.by_ratio:
             warmup = f"warmup_ratio is {settings.warmup_ratio:g}, which makes {self.warmup_steps} updates"
         if not 0 <= self.warmup_steps < train_steps:
-            raise ConfigError(
-                f"{warmup}, but the run has {train_steps} updates: the warm-up must be shorter than the run"
-            )
+            raise ConfigError(f"{warmup}, allowed are fewer than the run's {train_steps} updates")
         self.warmup_share = self.warmup_steps / train_steps
         if settings.schedule == "trapezoid" and self.warmup_share + settings.decay_share > 1:
-            raise ConfigError(
-                f"{warmup}, but the rate decays over the last {settings.decay_share:g} of the run's {train_steps} "
-                f"updates (optimizer_cfg.{settings.name}.decay_share): the warm-up must end before the decay"
-            )
+            decay = f"decay_share {settings.decay_share:g} of the run's {train_steps} updates"
+            raise ConfigError(f"{warmup}, but the warm-up must end before the decay, {decay}")
         self.peak = settings.learning_rate
         self.end = settings.end_learning_rate
         self.power = settings.power

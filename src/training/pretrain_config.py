@@ -50,11 +50,7 @@ class PretrainConfig(TrainingConfig):
     )
 
     # Data.
-    data_dir: str = option(
-        "",
-        "folder with one set of MindRecord files, or google's *.tfrecord; unused if every phase has its own",
-        on_resume=SAME_PLACE,
-    )
+    data_dir: str = option("", "folder with one set of MindRecord files, or google's *.tfrecord", on_resume=SAME_PLACE)
     schema_dir: str = option("", "schema.json of google's *.tfrecord files, or its folder", on_resume=SAME_PLACE)
     vocab_file: str = option("", "WordPiece vocabulary, if not where the data's manifest says", on_resume=SAME_PLACE)
     spm_model_file: str = option("", "SentencePiece model, if not where the data's manifest says", on_resume=SAME_PLACE)
@@ -68,7 +64,7 @@ class PretrainConfig(TrainingConfig):
         1, "number of epochs, if train_steps is 0 or -1", minimum=1, maximum=EPOCHS, alias="epoch_num"
     )
     batch_size: int = option(
-        32, "examples per device and micro-batch; also of evaluation", minimum=1, maximum=ROWS, alias="train_batch_size"
+        32, "examples per device and micro-batch", minimum=1, maximum=ROWS, alias="train_batch_size"
     )
 
     phases: tuple[PhaseConfig, ...] = sections(
@@ -76,12 +72,7 @@ class PretrainConfig(TrainingConfig):
     )
 
     # Loss.
-    sop_loss_weight: float = option(
-        1.0,
-        "weight of the sentence-order loss, relative to the masked-token loss; 0: not trained",
-        minimum=0,
-        maximum=100,
-    )
+    sop_loss_weight: float = option(1.0, "weight of the sentence-order loss; 0: not trained", minimum=0, maximum=100)
 
     # Output and evaluation.
     save_checkpoint_path: str = option("", "folder of the run: checkpoints, log, curves", required=True, on_resume=ANY)
@@ -105,9 +96,7 @@ class PretrainConfig(TrainingConfig):
         settings = flags.get("optimizer_cfg", {}).get(self.optimizer_settings()["name"], {})
         for key in (flags.keys() | settings.keys()) & PhaseConfig.model_fields.keys():
             if self.every_phase_has(key):
-                raise ConfigError(
-                    f"command line: {key} means nothing here, since each of the phases has its own: set it in phases"
-                )
+                raise ConfigError(f"command line: {key} means nothing here, since each of the phases has its own")
 
     def check_required(self) -> None:
         super().check_required()
@@ -143,10 +132,7 @@ class PretrainConfig(TrainingConfig):
             shares = " + ".join(f"{phase.share:g}" for phase in self.phases)
             raise ConfigError(f"phases have the shares {shares} = {total:g} of the run, allowed is a sum of 1")
         if self.phases and self.train_steps <= 0:
-            raise ConfigError(
-                f"train_steps is {self.train_steps}, but phases are shares of the updates: set train_steps to their "
-                "number"
-            )
+            raise ConfigError(f"train_steps is {self.train_steps}, but phases are shares of it: set it above 0")
         if self.eval_steps and not self.eval_data_dir:
             raise ConfigError(f"eval_steps is {self.eval_steps}, but eval_data_dir names no examples to evaluate on")
         if not self.eval_steps and (self.eval_data_dir or self.eval_batches):

@@ -79,10 +79,8 @@ class Ranks:
         for rank, rank_facts in enumerate(others, 1):
             if difference := first_difference(first, rank_facts):
                 key, left, right = difference
-                raise UserError(
-                    f"the ranks differ in {what}: {key} is {left!r} on rank 0 and {right!r} on rank {rank}; they "
-                    "must read the same files with the same configuration"
-                )
+                values = f"{key} is {left!r} on rank 0 and {right!r} on rank {rank}"
+                raise UserError(f"the ranks differ in {what}: {values}; give all the same files and configuration")
 
 
 ALONE = Ranks()  # process group of a single process

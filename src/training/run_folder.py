@@ -76,16 +76,13 @@ class RunFolder:
             # A record lock: unlike flock, worker processes do not inherit it and cannot outlive this run with it.
             fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = os.read(self._lock, 32).decode().strip() or "unknown"
+            sentence = f"{self.path / '.lock'} cannot be locked: {error.strerror}; choose a folder on a local disk"
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                holder = os.read(self._lock, 32).decode().strip() or "unknown"
+                sentence = f"{self.path} holds a run that is live: process {holder}; choose another folder"
             os.close(self._lock)
             self._lock = None
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise UserError(
-                    f"{self.path / '.lock'} cannot be locked: {error.strerror}; choose a folder on a local disk"
-                ) from error
-            raise UserError(
-                f"{self.path} holds a run that is live: process {holder}; wait for it or choose another folder"
-            ) from error
+            raise UserError(sentence) from error
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
@@ -105,10 +102,8 @@ class RunFolder:
         remove_leftovers(self.path)  # they may take the bytes that are needed
         free = shutil.disk_usage(self.path).free
         if free < needed_bytes:
-            raise UserError(
-                f"the disk of {self.path} has {free / 1e6:,.0f} MB free, the checkpoints of this run need "
-                f"{needed_bytes / 1e6:,.0f} MB: make room, or keep fewer (save_checkpoint_num)"
-            )
+            needed = f"the checkpoints of this run need {needed_bytes / 1e6:,.0f} MB (save_checkpoint_num)"
+            raise UserError(f"the disk of {self.path} has {free / 1e6:,.0f} MB free, {needed}")
         if self.artifacts:
             self.artifacts.save_artifacts(self.path)
         write_config(self.config.from_anywhere(), self.path / CONFIG_FILE)  # last: where it is, the artifacts are
@@ -127,10 +122,8 @@ def check_run_folder(path: Path, config: TrainingConfig) -> None:
     file = path / CONFIG_FILE
     if not file.exists():
         if list_checkpoints(path) or (path / LOG_FILE).exists():
-            raise CheckpointError(
-                f"{path} holds checkpoints or a log but no {CONFIG_FILE}: they are not of a run that could be resumed; "
-                "choose an empty folder, and name this one in load_checkpoint_path to start from its weights"
-            )
+            found = f"{path} holds checkpoints or a log but no {CONFIG_FILE}, so that no run can be resumed here"
+            raise CheckpointError(f"{found}: choose an empty folder, and this one as load_checkpoint_path")
         return
     try:
         theirs = load_config(type(config), ["--config_path", str(file)]).resume_fingerprint()
@@ -141,7 +134,5 @@ def check_run_folder(path: Path, config: TrainingConfig) -> None:
         fingerprint = {"train_steps": fingerprint["train_steps"]} | fingerprint
     if difference := first_difference(fingerprint, theirs):
         key, ours, there = difference
-        raise ConfigError(
-            f"{path} holds a run of another configuration: {key} is {there!r} there and {ours!r} here; "
-            "choose another folder or give the same value"
-        )
+        values = f"{key} is {there!r} there and {ours!r} here"
+        raise ConfigError(f"{path} holds a run of another configuration: {values}; choose another folder")

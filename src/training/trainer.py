@@ -154,9 +154,8 @@ class Trainer:
             with self.recorder.open(self.state):
                 yield
         except OSError as error:
-            raise UserError(
-                f"training stopped after {self.state.step} updates: {error}; {self.checkpoints.remaining(self.state)}"
-            ) from error
+            remaining = self.checkpoints.remaining(self.state)
+            raise UserError(f"training stopped after {self.state.step} updates: {error}; {remaining}") from error
         except SystemExit:
             self.ranks.wait("the end of the stopped run")  # which may still be writing on rank 0
             raise
@@ -290,10 +289,8 @@ class Trainer:
             logger.info(f"max_train_hours {self.config.max_train_hours:g} are over after step {step}")
         settings = self.config.optimizer_settings()
         if not settings["warmup_ratio"] and step < settings["warmup_steps"]:
-            logger.warning(
-                f"the run ended within its warm-up of {settings['warmup_steps']} updates, so that the learning rate "
-                "never fell: lower warmup_steps, or give warmup_ratio"
-            )
+            warmup = f"its warm-up of {settings['warmup_steps']} updates"
+            logger.warning(f"the run ended within {warmup}: lower warmup_steps, or give warmup_ratio")
         results = self.recorder.last_record()
         self.folder.finish(results)
         self.sync_ranks()

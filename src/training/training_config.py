@@ -14,6 +14,7 @@ from src.training.batch_size import divide_batch
 # Values of `needs`.
 SCALED = ("enable_lossscale", True)
 DYNAMIC = ("loss_scale_mode", "dynamic")
+SINK = ("enable_data_sink", True)
 SAVED = ("enable_save_ckpt", True)
 GLOBAL_BATCH: Any = {"minimum": 0, "maximum": ROWS * MICRO_BATCHES * DEVICES}
 SCHEDULES = ("polynomial", "cosine", "trapezoid", "constant")
@@ -23,26 +24,17 @@ class AdamConfig(Config):
     """Settings of Adam, which all optimizers share."""
 
     learning_rate: float = option(
-        1e-3,
-        "peak learning rate, at the end of the warm-up; 0, in fine-tuning: by the model's width",
-        minimum=0,
-        maximum=100,
+        1e-3, "peak learning rate, after the warm-up; 0 in fine-tuning: by the model's width", minimum=0, maximum=100
     )
     schedule: str = option(
-        "polynomial",
-        "learning rate schedule after the warm-up; trapezoid: constant, then linear decay over decay_share of the run",
-        choices=SCHEDULES,
+        "polynomial", "schedule after the warm-up; trapezoid: constant, then linear decay", choices=SCHEDULES
     )
     end_learning_rate: float = option(0.0, "learning rate at the end of the run", minimum=0, maximum=100)
     power: float = option(
         1.0, "power of the polynomial decay; 1 is linear", above=0, maximum=100, needs=("schedule", "polynomial")
     )
     decay_share: float = option(
-        0.2,
-        "share of the run, at its end, over which the trapezoid decays",
-        above=0,
-        maximum=1,
-        needs=("schedule", "trapezoid"),
+        0.2, "share of the run over which the trapezoid decays", above=0, maximum=1, needs=("schedule", "trapezoid")
     )
     warmup_steps: int = option(
         500,
@@ -61,23 +53,15 @@ class AdamConfig(Config):
             expected = f"at most learning_rate ({rate:g})" if rate else "0 while learning_rate is 0"
             raise ConfigError(key="end_learning_rate", value=self.end_learning_rate, expected=expected)
         if self.schedule == "constant" and self.end_learning_rate:
-            raise ConfigError(
-                f"end_learning_rate is {self.end_learning_rate:g}, which means nothing while schedule is constant"
-            )
+            raise ConfigError(f"end_learning_rate is {self.end_learning_rate:g}, allowed is 0 for a constant schedule")
 
 
 class DecayedAdamConfig(AdamConfig):
     """AdamWeightDecay or LAMB."""
 
-    weight_decay: float = option(
-        0.01, "decoupled weight decay, multiplied by the learning rate", minimum=0, maximum=100
-    )
-    decay_filter: tuple[str, ...] = option(
-        ("gamma", "beta", "bias"), "words in the names of parameters without weight decay"
-    )
-    bias_correction: bool = option(
-        False, "bias-correct the moments (divide by 1 - beta^updates); google's code does not"
-    )
+    weight_decay: float = option(0.01, "decoupled weight decay, times the learning rate", minimum=0, maximum=100)
+    decay_filter: tuple[str, ...] = option(("gamma", "beta", "bias"), "words in names of parameters without decay")
+    bias_correction: bool = option(False, "divide the moments by 1 - beta^updates; google's code does not")
 
 
 class OptimizerConfig(Config):
@@ -110,9 +94,7 @@ class ArchitectureConfig(LayersConfig):
     """Keys of architecture, device and precision."""
 
     albert_network: str = option(
-        "albert_base",
-        "architecture preset, unless the weights come with an albert_config.json; _v1 has dropout 0.1",
-        choices=tuple(PRESETS),
+        "albert_base", "preset, unless the weights have an albert_config.json; _v1: dropout 0.1", choices=tuple(PRESETS)
     )
     albert_cfg: AlbertOverrides = section(AlbertOverrides(), "architecture keys that differ from the preset")
     compute_type: str = option(
@@ -151,28 +133,17 @@ class TrainingConfig(ArchitectureConfig):
     # Training.
     accumulation_steps: int = option(1, "micro-batches per update", minimum=1, maximum=MICRO_BATCHES)
     global_batch_size: int = option(
-        0,
-        "examples per update on all devices together, from which accumulation_steps follows; 0: not fixed",
-        **GLOBAL_BATCH,
+        0, "examples per update on all devices; sets accumulation_steps; 0: not fixed", **GLOBAL_BATCH
     )
     optimizer_cfg: OptimizerConfig = section(OptimizerConfig(), "optimizer and its settings")
     warmup_ratio: float = option(
-        0.0,
-        "warm-up as a share of the run's updates or of max_train_hours; 0: the optimizer's warmup_steps",
-        minimum=0,
-        below=1,
+        0.0, "warm-up as a share of the updates or of max_train_hours; 0: warmup_steps", minimum=0, below=1
     )
     max_train_hours: float = option(
-        0.0,
-        "time limit in hours, including compilation, evaluation and saving; the learning rate decays towards it; 0: "
-        "no limit",
-        minimum=0,
-        maximum=MINUTES / 60,
+        0.0, "limit of the whole run, towards which the learning rate decays; 0: none", minimum=0, maximum=MINUTES / 60
     )
     teacher: str = option(
-        "",
-        "folder of a trained model to learn from, of the same vocabulary and, in fine-tuning, for the same task",
-        on_resume=SAME_PLACE,
+        "", "folder of a trained model to learn from, with the same vocabulary and task", on_resume=SAME_PLACE
     )
     teacher_loss_weight: float = option(
         1.0, "weight of the distance to the teacher, relative to the loss without it", above=0, maximum=1000
@@ -189,42 +160,23 @@ class TrainingConfig(ArchitectureConfig):
     enable_lossscale: bool = option(True, "scale the loss against float16 underflow; no effect in other types")
     loss_scale_mode: str = option("dynamic", "mode of loss scaling", choices=("dynamic", "static"), needs=SCALED)
     loss_scale_value: float = option(65536.0, "initial or static scale", minimum=1, needs=SCALED, maximum=LOSS_SCALE)
-    scale_factor: float = option(
-        2.0, "factor by which the scale grows or shrinks", above=1, needs=DYNAMIC, maximum=2**16
-    )
+    scale_factor: float = option(2.0, "factor of a change of the scale", above=1, needs=DYNAMIC, maximum=2**16)
     scale_window: int = option(
         1000, "updates without overflow before the scale grows", minimum=1, needs=DYNAMIC, maximum=UPDATES
     )
     min_loss_scale: float = option(1.0, "minimum of the scale", above=0, needs=DYNAMIC, maximum=LOSS_SCALE)
     max_skipped_steps: int = option(
-        20,
-        "consecutive skipped updates that end the run, once the scale is at its minimum",
-        minimum=1,
-        needs=SCALED,
-        on_resume=ANY,
-        maximum=UPDATES,
+        20, "skipped updates in a row that end the run", minimum=1, needs=SCALED, on_resume=ANY, maximum=UPDATES
     )
-    enable_data_sink: bool = option(
-        False, "fetch losses from the device only every data_sink_steps updates", on_resume=ANY
-    )
+    enable_data_sink: bool = option(False, "fetch losses from the device only every data_sink_steps", on_resume=ANY)
     data_sink_steps: int = option(
-        1,
-        "updates between fetches of the losses",
-        minimum=1,
-        needs=("enable_data_sink", True),
-        on_resume=ANY,
-        maximum=1000,
+        1, "updates between fetches of the losses", minimum=1, needs=SINK, on_resume=ANY, maximum=1000
     )
 
     # Output.
     enable_save_ckpt: bool = option(True, "write checkpoints", on_resume=ANY)
     save_checkpoint_steps: int = option(
-        1000,
-        "updates between checkpoints; 0: by time and at the end only",
-        minimum=0,
-        needs=SAVED,
-        on_resume=ANY,
-        maximum=UPDATES,
+        1000, "updates between checkpoints; 0: by time only", minimum=0, needs=SAVED, on_resume=ANY, maximum=UPDATES
     )
     save_checkpoint_minutes: float = option(
         10.0, "minutes between checkpoints; 0: by steps only", minimum=0, needs=SAVED, on_resume=ANY, maximum=MINUTES
@@ -235,22 +187,7 @@ class TrainingConfig(ArchitectureConfig):
     log_steps: int = option(
         50, "updates between log lines; more often at the start", minimum=1, on_resume=ANY, maximum=UPDATES
     )
-    dry_run: bool = option(
-        False, "run one update, estimate time, memory and disk space, and keep no files", on_resume=ANY
-    )
-
-    def device_settings(self) -> dict[str, Any]:
-        """Return the arguments of model_utils.device.setup_device."""
-        return {
-            "device_target": self.device_target,
-            "device_id": self.device_id,
-            "distribute": self.distribute,
-            "device_num": self.device_num,
-            "seed": self.seed,
-            "compute_type": self.compute_type,
-            "fused_layers": self.fused_layers,
-            "threads": self.threads,
-        }
+    dry_run: bool = option(False, "run one update, estimate time, memory and disk, keep no files", on_resume=ANY)
 
     def divide_global_batch(self, batch_key: str) -> None:
         """Derive this key and accumulation_steps from global_batch_size; for check_together()."""
@@ -263,9 +200,7 @@ class TrainingConfig(ArchitectureConfig):
             value = getattr(self, key)
             default = type(self).model_fields[key].default
             if value != default:
-                raise ConfigError(
-                    f"{key} is {show(value)}, which has no effect: {reason}; leave {key} at {show(default)}"
-                )
+                raise ConfigError(f"{key} is {show(value)}, which has no effect: {reason}; leave it {show(default)}")
 
     def optimizer_settings(self) -> dict[str, Any]:
         """Return the chosen optimizer's name and settings, with warmup_ratio."""
@@ -290,20 +225,14 @@ class TrainingConfig(ArchitectureConfig):
         epochs = getattr(self, self.epochs_key)
         are_chosen = self.epochs_key in self.model_fields_set and "train_steps" not in self.model_fields_set
         if self.train_steps > 0 and (are_chosen or epochs != type(self).model_fields[self.epochs_key].default):
-            raise ConfigError(
-                f"{self.epochs_key} is {epochs}, which means nothing while train_steps is {self.train_steps}: also set "
-                "train_steps to 0"
-            )
+            found = f"{self.epochs_key} is {epochs}, which means nothing while train_steps is {self.train_steps}"
+            raise ConfigError(f"{found}: also set train_steps to 0")
         if not self.teacher:
             self.refuse(["teacher_loss_weight"], "no teacher is named")
         settings = self.optimizer_settings()
         if self.warmup_ratio and settings["warmup_steps"]:
-            raise ConfigError(
-                f"warmup_ratio is {self.warmup_ratio:g} and optimizer_cfg.{settings['name']}.warmup_steps is "
-                f"{settings['warmup_steps']}: one of them must be 0"
-            )
+            steps = f"optimizer_cfg.{settings['name']}.warmup_steps is {settings['warmup_steps']}"
+            raise ConfigError(f"warmup_ratio is {self.warmup_ratio:g} and {steps}: one of them must be 0")
         if self.enable_lossscale and self.loss_scale_value < self.min_loss_scale:
-            raise ConfigError(
-                f"loss_scale_value is {self.loss_scale_value:g}, allowed is at least min_loss_scale "
-                f"({self.min_loss_scale:g})"
-            )
+            expected = f"at least min_loss_scale ({self.min_loss_scale:g})"
+            raise ConfigError(f"loss_scale_value is {self.loss_scale_value:g}, allowed is {expected}")
