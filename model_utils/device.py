@@ -62,7 +62,7 @@ def choose_target(device_target: str) -> str:
         return "Ascend"
     obstacle = nvidia.gpu_obstacle()
     if obstacle and nvidia.nvidia_gpus():
-        logger.warning(f"device: CPU, although there is a {nvidia.nvidia_gpus()[0].name}: {obstacle}")
+        logger.warning(f"device: CPU, although there is a {nvidia.nvidia_gpus()[0]}: {obstacle}")
     return "CPU" if obstacle else "GPU"
 
 
@@ -236,13 +236,12 @@ def main(config: DeviceConfig) -> None:
     device = setup_device(**config.device_settings())
     plugin = nvidia.gpu_plugin()
     missing = nvidia.missing_libraries()
-    gpus = [f"{gpu.name} ({gpu.capability}, {gpu.memory_gib:.0f} GiB)" for gpu in nvidia.nvidia_gpus()]
     rows = {
         "target": f"{device.target}, device {device.device_id}",
         "software": f"Python {sys.version.split()[0]}, mindspore {version('mindspore')}, numpy {version('numpy')}",
         "CPU cores": str(len(os.sched_getaffinity(0))),
         "C++ compiler": " ".join(native_code.find_compiler() or ["none: layers are not fused"]),
-        "NVIDIA GPUs": ", ".join(gpus) or "none",
+        "NVIDIA GPUs": ", ".join(nvidia.nvidia_gpus()) or "none",
         "NVIDIA driver": nvidia.describe_driver(),
         "GPU plugin": plugin.name if plugin else "none",
         "CUDA libraries": f"{len(nvidia.CUDA_LIBRARIES)} needed, missing: {', '.join(missing) or 'none'}",

@@ -17,7 +17,6 @@ from typing import Any, TextIO
 _SCRATCH = "unfinished-albert-"  # prefix of scratch folders' names
 _MARKER = ".scratch-of-albert"  # file in scratch folders; a user's folder of such a name does not have it
 NAME_BYTES = 255  # limit of a file's name, on every file system in use
-PATH_BYTES = 4096  # limit of a path with its terminating NUL, on Linux
 _NO_FILE = "it is a folder, a device or a pipe, and no file"
 
 
@@ -39,11 +38,7 @@ def open_file(path: Path) -> io.BufferedReader:
 
 def check_writable(folder: Path) -> None:
     """Raise OSError if the folder, or files in it, cannot be created; called before work starts."""
-    absolute = folder.absolute()
-    is_long = any(len(os.fsencode(name)) > NAME_BYTES for name in absolute.parts)
-    if is_long or len(os.fsencode(absolute)) + NAME_BYTES >= PATH_BYTES:
-        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), str(folder))
-    existing = absolute
+    existing = folder.absolute()
     while not os.path.lexists(existing):
         existing = existing.parent
     if not stat.S_ISDIR(existing.stat().st_mode):

@@ -6,7 +6,6 @@ import functools
 import os
 import re
 import subprocess
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,15 +24,6 @@ CUDA_LIBRARIES = (
 GPU_SETUP = "install it with `pip install -r requirements-gpu.txt` and run `. scripts/gpu_env.sh` before Python"
 
 
-@dataclass(frozen=True)
-class Gpu:
-    """NVIDIA GPU as reported by the driver; capability as in `sm_90`."""
-
-    name: str
-    capability: str
-    memory_gib: float
-
-
 @functools.cache
 def _cuda_driver() -> ctypes.CDLL | None:
     """Return NVIDIA's driver library if it can be initialised, else None."""
@@ -45,30 +35,21 @@ def _cuda_driver() -> ctypes.CDLL | None:
 
 
 @functools.cache
-def nvidia_gpus() -> tuple[Gpu, ...]:
-    """Return the GPUs that NVIDIA's driver offers this process; () without a driver."""
+def nvidia_gpus() -> tuple[str, ...]:
+    """Return the names of the GPUs that NVIDIA's driver offers this process; () without a driver."""
     driver = _cuda_driver()
     if driver is None:
         return ()
     count = ctypes.c_int()
     driver.cuDeviceGetCount(ctypes.byref(count))
-    return tuple(_describe_gpu(driver, index) for index in range(count.value))
-
-
-def _describe_gpu(driver: ctypes.CDLL, index: int) -> Gpu:
-    """Return the properties of the GPU with this index."""
-    device = ctypes.c_int()
-    name = ctypes.create_string_buffer(128)
-    memory = ctypes.c_size_t()
-    driver.cuDeviceGet(ctypes.byref(device), index)
-    driver.cuDeviceGetName(name, len(name), device)
-    driver.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
-    digits = []
-    for attribute in (75, 76):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
-        value = ctypes.c_int()
-        driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
-        digits.append(str(value.value))
-    return Gpu(name.value.decode(), "sm_" + "".join(digits), memory.value / 2**30)
+    names = []
+    for index in range(count.value):
+        device = ctypes.c_int()
+        name = ctypes.create_string_buffer(128)
+        driver.cuDeviceGet(ctypes.byref(device), index)
+        driver.cuDeviceGetName(name, len(name), device)
+        names.append(name.value.decode())
+    return tuple(names)
 
 
 def describe_driver() -> str:

@@ -20,10 +20,10 @@ from model_utils.device import (
     setup_device,
 )
 from model_utils.errors import DeviceError
-from model_utils.nvidia import CUDA_LIBRARIES, Gpu, gpu_obstacle
+from model_utils.nvidia import CUDA_LIBRARIES, gpu_obstacle
 
 ROOT = Path(__file__).resolve().parents[1]
-GPU = Gpu("Test GPU", "sm_90", 80.0)
+GPU = "Test GPU"
 
 
 @pytest.fixture

@@ -17,19 +17,11 @@ def divide_batch(global_batch_size: int, batch_size: int, devices: int, accumula
     at_once = min(batch_size, max(1, global_batch_size // devices))
     steps, rest = divmod(global_batch_size, at_once * devices)
     if rest or batch_size > global_batch_size:
-        expected = f"a multiple of {at_once * devices}, which {devices} device(s) take at once"
-        raise ConfigError(
-            key="global_batch_size",
-            value=global_batch_size,
-            expected=f"{expected}, and at least the batch size, {batch_size}",
-            hint="change one of them; the batch size is that of one device",
-        )
+        multiple = f"a multiple of {at_once * devices}, which {devices} device(s) take at once"
+        expected = f"{multiple}, and at least the batch size of a device, {batch_size}"
+        raise ConfigError(key="global_batch_size", value=global_batch_size, expected=expected)
     if steps > MICRO_BATCHES or accumulation_steps not in (1, steps):
         found = f"batch size {at_once} x {devices} device(s) and global_batch_size {global_batch_size}"
-        raise ConfigError(
-            key="accumulation_steps",
-            value=accumulation_steps,
-            expected=f"at most {MICRO_BATCHES}, and {steps} with {found}",
-            hint="leave it out, or set global_batch_size to 0",
-        )
+        expected = f"at most {MICRO_BATCHES}, and {steps} with {found}"
+        raise ConfigError(key="accumulation_steps", value=accumulation_steps, expected=expected)
     return at_once, steps

@@ -108,16 +108,16 @@ class PretrainConfig(TrainingConfig):
         return bool(self.phases) and all(getattr(phase, key) is not None for phase in self.phases)
 
     def all_phases(self) -> tuple[PhaseConfig, ...]:
-        """Return the phases, a single one if none is set, with keys left out taken from the run."""
+        """Return the phases, or a single one; keys left out are the run's, and global batches are divided."""
         run_values = {key: getattr(self, key) for key in PhaseConfig.model_fields if key in type(self).model_fields}
         run_values["learning_rate"] = self.optimizer_settings()["learning_rate"]
-        return tuple(self._complete(run_values | phase.to_dict()) for phase in self.phases or (PhaseConfig(),))
-
-    def _complete(self, values: dict[str, Any]) -> PhaseConfig:
-        """Return the phase with these values, its global batch divided."""
-        sizes = values["global_batch_size"], values["batch_size"], self.device_num, values["accumulation_steps"]
-        batch_size, accumulation_steps = divide_batch(*sizes)
-        return PhaseConfig(**values | {"batch_size": batch_size, "accumulation_steps": accumulation_steps})
+        phases = []
+        for phase in self.phases or (PhaseConfig(),):
+            values = run_values | phase.to_dict()
+            sizes = values["global_batch_size"], values["batch_size"], self.device_num, values["accumulation_steps"]
+            values["batch_size"], values["accumulation_steps"] = divide_batch(*sizes)
+            phases.append(PhaseConfig(**values))
+        return tuple(phases)
 
     def check_together(self) -> None:
         super().check_together()

@@ -113,6 +113,7 @@ class Recorder:
         if not self.log:
             return
         rate = self.since_start.per_second(self.since_start.updates)
+        rank_count = self.folder.ranks.size
         record = {
             "step": step,
             "epoch": self.phases.epochs(step),
@@ -120,8 +121,8 @@ class Recorder:
             **means,
             **state.latest,
             "skipped_steps": state.skipped_steps,
-            "examples_per_s": self.of_all_ranks(recent.per_second(recent.examples)),
-            "tokens_per_s": self.of_all_ranks(recent.per_second(recent.tokens)),
+            "examples_per_s": recent.per_second(recent.examples * rank_count),
+            "tokens_per_s": recent.per_second(recent.tokens * rank_count),
             "mfu": self.mfu(recent.per_second(recent.flops)),
             "eta_s": rate and self.progress.seconds_left(step, rate),
         }
@@ -137,9 +138,6 @@ class Recorder:
         """Put the log on the disk."""
         if self.log:
             self.log.sync()
-
-    def of_all_ranks(self, per_second: float | None) -> float | None:
-        return per_second and per_second * self.folder.ranks.size
 
     def mfu(self, flops_per_second: float | None) -> float | None:
         """Return the utilisation; None before anything was measured."""

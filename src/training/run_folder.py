@@ -64,27 +64,26 @@ class RunFolder:
                 self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
             except OSError as error:
                 raise UserError(f"the run's folder {self.path} cannot be written: {error.strerror}") from error
-            self._acquire()
+            self._acquire(self._lock)
             check_run_folder(self.path, self.config)  # another run may have begun before the lock was ours
         self.begun = (self.path / CONFIG_FILE).exists()
         self.finished = (self.path / RESULTS_FILE).exists()
         return self
 
-    def _acquire(self) -> None:
-        assert self._lock is not None
+    def _acquire(self, lock: int) -> None:
         try:
             # A record lock: unlike flock, worker processes do not inherit it and cannot outlive this run with it.
-            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             sentence = f"{self.path / '.lock'} cannot be locked: {error.strerror}; choose a folder on a local disk"
             if error.errno in (errno.EAGAIN, errno.EACCES):
-                holder = os.read(self._lock, 32).decode().strip() or "unknown"
+                holder = os.read(lock, 32).decode().strip() or "unknown"
                 sentence = f"{self.path} holds a run that is live: process {holder}; choose another folder"
-            os.close(self._lock)
+            os.close(lock)
             self._lock = None
             raise UserError(sentence) from error
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
 
     def __exit__(self, *_: object) -> None:
         if self._lock is not None:
