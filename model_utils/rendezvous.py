@@ -8,7 +8,6 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
 from typing import Any
@@ -23,14 +22,6 @@ SILENCE = 20  # s without an answer after which a machine counts as lost
 RETRY_INTERVAL = 0.5  # s between two attempts to reach a server that has not started
 
 
-@dataclass
-class _Barrier:
-    """Values at one barrier by rank, each with the name that its rank gives the barrier, and how many ranks left it."""
-
-    values: dict[int, tuple[str, bytes]] = field(default_factory=dict)
-    left: int = 0
-
-
 class Rendezvous:
     """State of a job's meetings, for any number of threads.
 
@@ -42,7 +33,7 @@ class Rendezvous:
     def __init__(self, size: int, local_size: int = 0) -> None:
         self.size = size
         self.local_size = local_size or size
-        self._barriers: dict[int, _Barrier] = {}
+        self._barriers: dict[int, dict[int, tuple[str, bytes]]] = {}  # number -> rank -> name of the barrier, value
         self._ended: dict[int, str] = {}  # rank -> why it failed; "": it ended as it should
         self._silences: dict[int, float] = {}  # machine -> s since its last report
         self._changed = threading.Condition()
@@ -60,10 +51,11 @@ class Rendezvous:
         """
         remaining = seconds  # of this process's own time, as in count_silence
         with self._changed:
-            meeting = self._barriers.setdefault(barrier, _Barrier())
-            meeting.values[rank] = (what, value)
+            values = self._barriers.setdefault(barrier, {})
+            values[rank] = (what, value)
+            self._barriers.pop(barrier - 2, None)  # all ranks have come to the last barrier, so they left this one
             self._changed.notify_all()
-            while absent := sorted({*range(self.size)} - {*meeting.values}):
+            while absent := sorted({*range(self.size)} - {*values}):
                 for other in absent:
                     if other in self._ended:
                         raise UserError(f"rank {other} has ended while this one waited for it at {what}")
@@ -74,10 +66,7 @@ class Rendezvous:
                 start = time.monotonic()
                 self._changed.wait(min(1.0, remaining))
                 remaining -= min(1.0, time.monotonic() - start)
-            meeting.left += 1
-            if meeting.left == self.size:
-                del self._barriers[barrier]
-            return [meeting.values[other] for other in range(self.size)]
+            return [values[other] for other in range(self.size)]
 
     def report(self, machine: int, ended: Mapping[int, str]) -> str:
         """Record that a machine's launcher is alive and which of its ranks have ended.

@@ -53,10 +53,8 @@ def build_architecture(
     data.check_fits(architecture)
     preset = PRESETS[config.albert_network].to_dict()
     stored = AlbertConfig.from_json(file).to_dict() if file else {}
-    keys = [key for key in stored if stored[key] != preset[key] and key not in RUN_KEYS | {"vocab_size"}]
-    if keys:
-        differing = ", ".join(f"{key} {stored[key]} instead of {preset[key]}" for key in keys)
-        logger.info(f"{file} overrides the preset {config.albert_network}: {differing}")
+    if keys := [key for key in stored if stored[key] != preset[key] and key not in RUN_KEYS | {"vocab_size"}]:
+        logger.info(f"{file} overrides the preset {config.albert_network}: {', '.join(keys)}")
     return architecture
 
 
