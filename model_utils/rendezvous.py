@@ -53,7 +53,7 @@ class Rendezvous:
         with self._changed:
             values = self._barriers.setdefault(barrier, {})
             values[rank] = (what, value)
-            self._barriers.pop(barrier - 2, None)  # all ranks have come to the last barrier, so they left this one
+            self._barriers.pop(barrier - 1, None)  # it is complete, and those that still read it have its values
             self._changed.notify_all()
             while absent := sorted({*range(self.size)} - {*values}):
                 for other in absent:

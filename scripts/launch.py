@@ -43,7 +43,7 @@ STOPPED = tuple(128 + number for number in SIGNALS)  # exit codes of a rank that
 
 @dataclass(frozen=True)
 class JobProcess:
-    """A rank or the scheduler: its name for messages, the file of its output, and the started process."""
+    """A rank or the scheduler, with its name for messages and the file of its output."""
 
     name: str
     log: Path
@@ -68,12 +68,10 @@ class JobProcess:
 
 
 class Job:
-    """Processes of a job on this machine.
+    """Processes of a job on this machine: ranks that run `command`, and on the first machine the scheduler.
 
     Args:
-        machine: this machine and its ranks.
         logs: folder of their output.
-        command: command line of every rank.
         key: secret of the job, the same on all machines.
     """
 
@@ -197,7 +195,13 @@ class Job:
             else:
                 time.sleep(POLL_INTERVAL)
             codes = self.poll()
-        self.wait_for_others()
+        is_short = self.failed or self.failure_elsewhere or self.stop
+        end = time.monotonic() + (2 * SILENCE if is_short else START_TIMEOUT)
+        while (
+            isinstance(self.rendezvous, Rendezvous) and self.rendezvous.has_running_ranks() and time.monotonic() < end
+        ):
+            self.poll()  # other machines still need the rendezvous
+            time.sleep(POLL_INTERVAL)
         return [rank.process.returncode for rank in self.ranks]
 
     def poll(self) -> list[int | None]:
@@ -221,15 +225,6 @@ class Job:
         failure = self.rendezvous.report(self.machine.index, ended)
         self.failure_elsewhere = self.failure_elsewhere or failure
         return codes
-
-    def wait_for_others(self) -> None:
-        """Serve the rendezvous until the ranks of all machines have ended; on other machines there is nothing to do."""
-        is_short = self.failed or self.failure_elsewhere or self.stop
-        end = time.monotonic() + (2 * SILENCE if is_short else START_TIMEOUT)
-        if isinstance(self.rendezvous, Rendezvous):
-            while self.rendezvous.has_running_ranks() and time.monotonic() < end:
-                self.poll()
-                time.sleep(POLL_INTERVAL)
 
     def show_first_rank(self) -> None:
         """Copy the log of this machine's first rank to this process's stdout until all its ranks have ended."""
@@ -261,17 +256,6 @@ def free_port() -> int:
         return free.getsockname()[1]
 
 
-def job_key(machine: Machine) -> str:
-    """Return the secret of the job, a new one for a single machine; raise ConfigError if several have none."""
-    key = os.environ.get(KEY, "")
-    if machine.count > 1 and not key:
-        expected = "any secret text, the same on all machines (environment variable)"
-        raise ConfigError(
-            key=KEY, value="", expected=expected, hint=f"for instance export {KEY}=$(openssl rand -hex 16)"
-        )
-    return key or secrets.token_hex()
-
-
 def main() -> int:
     """Run the job; return 0, the code of the first rank that failed, or 128 + the signal that stopped the ranks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -288,8 +272,11 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # before the job has started, a signal just ends this process
     try:
         machine = find_machine(**arguments)
+        key = os.environ.get(KEY, "")
+        if machine.count > 1 and not key:
+            raise ConfigError(key=KEY, value="", expected="any secret text, the same on all machines (export it)")
         command = [sys.executable, *script, "--distribute", "true", "--device_num", str(machine.size)]
-        job = Job(machine, logs, command, job_key(machine))
+        job = Job(machine, logs, command, key or secrets.token_hex())
         job.join()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

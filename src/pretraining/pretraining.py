@@ -71,13 +71,11 @@ def tokenizer_beside(weights: Path, data: PretrainingData, given: FullTokenizer 
     merged = weights_facts | vocabulary_facts(given) | data.facts
     data_facts = {key: merged[key] for key in weights_facts}
     if data_facts != weights_facts:
-        data_vocabulary = data.facts.get("vocab_file") or (given.file if given else "")
         option = "spm_model_file" if tokenizer.is_sentencepiece else "vocab_file"
+        flags = f"--{option} {tokenizer.file} --do_lower_case {show(tokenizer.do_lower_case)}"
         raise DataError(
-            f"{data.data_dir} was made with another vocabulary than the weights in {folder_of(weights)}: "
-            f"{data_vocabulary} (sha256 {data_facts['vocab_sha256']}), do_lower_case "
-            f"{show(data_facts['do_lower_case'])}; make the data again with that of the weights: python -m "
-            f"src.create_pretraining_data --{option} {tokenizer.file} --do_lower_case {show(tokenizer.do_lower_case)}"
+            f"{data.data_dir} was made with another vocabulary than the weights in {folder_of(weights)}: make it again, "
+            f"python -m src.create_pretraining_data {flags}"
         )
     return tokenizer
 
