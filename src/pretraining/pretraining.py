@@ -74,8 +74,8 @@ def tokenizer_beside(weights: Path, data: PretrainingData, given: FullTokenizer 
         option = "spm_model_file" if tokenizer.is_sentencepiece else "vocab_file"
         flags = f"--{option} {tokenizer.file} --do_lower_case {show(tokenizer.do_lower_case)}"
         raise DataError(
-            f"{data.data_dir} was made with another vocabulary than the weights in {folder_of(weights)}: make it again, "
-            f"python -m src.create_pretraining_data {flags}"
+            f"{data.data_dir} was made with another vocabulary than the weights in {folder_of(weights)}: make it "
+            f"again, python -m src.create_pretraining_data {flags}"
         )
     return tokenizer
 
