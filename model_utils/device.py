@@ -46,11 +46,7 @@ def ascend_obstacle() -> str:
 
 
 def choose_target(device_target: str) -> str:
-    """Return "CPU", "GPU" or "Ascend"; for "auto" the first of Ascend, GPU, CPU that works.
-
-    Raises:
-        DeviceError: the requested device does not work; the message says what is missing.
-    """
+    """Return "CPU", "GPU" or "Ascend", for "auto" the first that works; raise DeviceError with what is missing."""
     obstacles = {"Ascend": ascend_obstacle, "GPU": nvidia.gpu_obstacle}
     if device_target in obstacles:
         if obstacle := obstacles[device_target]():
@@ -135,11 +131,7 @@ def setup_device(
 def ensure_device() -> None:
     """Set up the device that MindSpore's context names, for programs that use the project as a library.
 
-    Does nothing if MindSpore is in graph mode, as after setup_device, or after the first call: a mode that the program
-    chooses later stays.
-
-    Raises:
-        DeviceError: as setup_device.
+    Does nothing after the first call, or in graph mode, as after setup_device. Raises as setup_device.
     """
     import mindspore as ms
 
@@ -207,10 +199,9 @@ class DeviceConfig(OneDeviceConfig):
 
 
 def check_product(compute_type: str) -> float:
-    """Return the error of a (512, 512) product on the device against numpy in float64, relative to the largest entry.
+    """Return the error of a (512, 512) product against numpy in float64, relative to the largest entry.
 
-    Raises:
-        DeviceError: the error exceeds the type's rounding.
+    Raises DeviceError if it exceeds the type's rounding.
     """
     import mindspore as ms
     import numpy as np

@@ -21,11 +21,7 @@ _NO_FILE = "it is a folder, a device or a pipe, and no file"
 
 
 def open_file(path: Path) -> io.BufferedReader:
-    """Open a regular file for reading bytes.
-
-    Raises:
-        OSError: it cannot be opened, or is a folder, a device or a pipe (which would block).
-    """
+    """Open a regular file for reading bytes; raise OSError for a folder, a device or a pipe, too (it would block)."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError as error:  # a NUL in the name
@@ -51,8 +47,7 @@ def check_writable(folder: Path) -> None:
 def sync_to_disk(path: Path) -> None:
     """Flush a file, or a folder's list of names, to the disk (fsync).
 
-    Folders that cannot be opened for reading, or whose file system has no fsync, are skipped: renames in them are
-    atomic in any case.
+    Folders that cannot be opened, or whose file system has no fsync, are skipped: renames in them are atomic anyway.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY)
@@ -66,17 +61,10 @@ def sync_to_disk(path: Path) -> None:
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Call `write` on a temporary file, then rename that to `path`.
+    """Call `write` on a temporary file with the name of `path`, then rename that to `path`.
 
     An existing file stays complete until the new one is on the disk; its permissions are kept. A link is followed: its
-    target is replaced.
-
-    Args:
-        write: receives the temporary path, in a scratch_folder, with the file name of `path`, because some writers
-            choose the format by the name.
-
-    Raises:
-        OSError: the file cannot be written, or `path` is a folder, a device or a pipe; the error names it.
+    target is replaced. OSErrors, also for a folder, a device or a pipe, name `path`.
     """
     with _replacing(path) as temporary:
         write(temporary)

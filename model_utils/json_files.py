@@ -48,11 +48,9 @@ Result = TypeVar("Result")
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text.
+    """Return the value of a JSON text; raise ValueError if it cannot be written as JSON again.
 
-    Raises:
-        ValueError: it is not JSON or not UTF-8, is nested too deeply, has a key twice, or holds NaN, 1e999 or half a
-            surrogate pair.
+    So it is not UTF-8, is nested too deeply, has a key twice, or holds NaN, 1e999 or half a surrogate pair.
     """
     content = text.encode() if isinstance(text, str) else text
     value = from_json(content, allow_inf_nan=False, catch_duplicate_keys=True)
@@ -103,11 +101,7 @@ def read_validated(path: Path, validate: Callable[[Any], Result], error: type[Us
 
 
 def validated(value: Any, schema: type[SchemaType], origin: str, error: type[UserError] = DataError) -> SchemaType:
-    """Return a value as an instance of its schema.
-
-    Raises:
-        error: the value does not fit; the message names `origin` (a file or its line), the key and what is allowed.
-    """
+    """Return a value as an instance of its schema; raise `error`, which names `origin` (a file or line) and key."""
     try:
         # pydantic's JSON mode accepts lists for tuples and whole numbers for floats.
         return schema.model_validate_json(json.dumps(value))

@@ -26,11 +26,7 @@ SECONDS = 300  # timeout of a compilation
 
 
 def library_for(source: Path, is_needed: bool = False) -> Path | None:
-    """Return the compiled library of a C++ file, or None if it cannot be used.
-
-    Raises:
-        DeviceError: it is needed, but cannot be used.
-    """
+    """Return the compiled library of a C++ file; if it cannot be used None, or raise DeviceError if it is needed."""
     library_or_obstacle = _usable_library(source)
     if isinstance(library_or_obstacle, Path):
         return library_or_obstacle
@@ -93,8 +89,7 @@ def build_library(source: Path, folder: Path | None = None) -> Path:
         folder: folder of the library; None: the user's cache.
 
     Raises:
-        DeviceError: there is no compiler, or it rejects the source.
-        OSError: the folder does not support writing or locks.
+        DeviceError, OSError: there is no compiler, or it rejects the source; the folder supports no writing or locks.
     """
     command = check_compiler()
     compiler = " ".join(command)

@@ -23,12 +23,7 @@ RETRY_INTERVAL = 0.5  # s between two attempts to reach a server that has not st
 
 
 class Rendezvous:
-    """State of a job's meetings, for any number of threads.
-
-    Args:
-        size: number of ranks.
-        local_size: ranks of a machine; machine m has the ranks from m * local_size on.
-    """
+    """State of the meetings of `size` ranks, for many threads; machine m has the ranks from m * local_size on."""
 
     def __init__(self, size: int, local_size: int = 0) -> None:
         self.size = size
@@ -69,10 +64,7 @@ class Rendezvous:
             return [values[other] for other in range(self.size)]
 
     def report(self, machine: int, ended: Mapping[int, str]) -> str:
-        """Record that a machine's launcher is alive and which of its ranks have ended.
-
-        Args:
-            ended: rank -> why it failed; "": it ended as it should.
+        """Record that a machine's launcher is alive and which of its ranks have ended (rank -> why it failed, or "").
 
         Returns:
             Why the job has failed, as a sentence; "" if it has not, or if a rank of this machine failed first.
@@ -123,12 +115,8 @@ class RendezvousServer:
     """Listener that answers calls of a rendezvous' methods, each client in a thread of its own.
 
     Args:
-        rendezvous: what the clients call.
-        address: host and port; port 0 takes a free one.
+        address: host and port; port 0 takes a free one. One that cannot be used is a UserError.
         key: secret that clients must know; nothing is unpickled from others.
-
-    Raises:
-        UserError: the port cannot be used.
     """
 
     def __init__(self, rendezvous: Rendezvous, address: tuple[str, int], key: bytes) -> None:
@@ -167,16 +155,11 @@ class RendezvousServer:
 
 
 class RendezvousClient:
-    """Rendezvous of another process.
+    """Rendezvous of another process; a server that cannot be reached or has another key is a UserError.
 
     Args:
-        address: host and port.
-        key: secret of the job.
         start_seconds: longest time to wait for the server to start.
         launcher: process id of the parent, without which nobody watches over this process; 0: it needs none.
-
-    Raises:
-        UserError: the server cannot be reached or has another key.
     """
 
     def __init__(self, address: tuple[str, int], key: bytes, start_seconds: float = 0, launcher: int = 0) -> None:

@@ -3,12 +3,10 @@
 The ranks form one of MindSpore's dynamic clusters, with a scheduler process and environment variables. Rank 0's output
 is shown; the output of all is kept in LOGS. SIGTERM, Ctrl-C and the end of the terminal (SIGHUP, unless nohup ignores
 it) are forwarded to the ranks, which save and exit. When a rank fails, the others notice (src/training/ranks.py) and
-have GRACE seconds to end; the last line names the rank and its reason. When the scheduler fails, the ranks are asked to
-stop.
+have GRACE seconds to end; the last line names the rank and its reason.
 
 A job of several machines has a launcher on each (model_utils/job_machines.py). That of the first machine runs the
 scheduler and the rendezvous, to which all report (model_utils/rendezvous.py); a failure on one machine ends all.
-
 MindSpore's own msrun is not used: it kills the other ranks at once, even one that saves, and ends in a traceback.
 """
 

@@ -61,8 +61,7 @@ def build_architecture(
 def tokenizer_beside(weights: Path, data: PretrainingData, given: FullTokenizer | None = None) -> FullTokenizer | None:
     """Return the tokenizer in the weights' folder, or None; raise DataError if the data was made with another one.
 
-    Args:
-        given: the data's tokenizer, in case its manifest does not name one.
+    given: the data's tokenizer, in case its manifest does not name one.
     """
     if not (folder_of(weights) / TOKENIZER_FILE).exists():
         return None
@@ -130,8 +129,7 @@ def held_out_evaluation(
         tokenizer: of both, if its file is at hand.
 
     Raises:
-        UserError: the ranks have different held-out data.
-        DataError: the held-out data does not fit the model or was made with another vocabulary than the training data.
+        UserError: the ranks have different held-out data, or it does not fit the model or the training data.
     """
     ranks.must_agree(flatten(held_out.identity), "what they evaluate on")
     held_out.check_vocabulary(vocabulary_facts(tokenizer) | data.facts, data.data_dir)

@@ -41,8 +41,7 @@ def plan_phases(
         tokenizer: of the first phase's data, if its file is at hand.
 
     Raises:
-        ConfigError: the data of a phase is less than a batch, or a batch cannot fit into memory.
-        DataError: the data of a phase does not fit the model or was made with another vocabulary than the first one's.
+        ConfigError, DataError: the data of a phase is less than a batch, or does not fit model, memory or first phase.
     """
     learning_rate = config.optimizer_settings()["learning_rate"]
     first = datasets[0]

@@ -8,9 +8,7 @@ def divide_batch(global_batch_size: int, batch_size: int, devices: int, accumula
     """Return (batch_size, accumulation_steps) of a device that make global_batch_size; both as they are if it is 0.
 
     batch_size is the most that a device takes at once; where its share of an update is less, it takes that.
-
-    Raises:
-        ConfigError: the examples cannot be divided so, or accumulation_steps is neither 1 nor what follows.
+    Raises ConfigError if the examples cannot be divided so, or accumulation_steps is neither 1 nor what follows.
     """
     if not global_batch_size:
         return batch_size, accumulation_steps

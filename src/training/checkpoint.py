@@ -26,12 +26,7 @@ from src.training.run_folder import RunFolder
 
 
 class RunCheckpoints:
-    """The checkpoints of one run.
-
-    Args:
-        cell: all its Parameters are saved.
-        keeps_best: the best one is marked, and kept beside the newest.
-    """
+    """Checkpoints of one run, of all Parameters of `cell`; if keeps_best, the best one is marked and kept, too."""
 
     def __init__(self, cell: nn.Cell, folder: RunFolder, keeps_best: bool) -> None:
         self.cell = cell
@@ -68,11 +63,7 @@ class RunCheckpoints:
         return contents
 
     def save(self, state: LoopState, seconds: float) -> None:
-        """Write a checkpoint and delete older ones; only rank 0 does, if checkpoints are wanted.
-
-        Args:
-            seconds: of training, by this rank's clock.
-        """
+        """Write a checkpoint after `seconds` of training and delete older ones; only rank 0 does, if wanted."""
         self.saved_time = time.monotonic()
         if self.ranks.writer and self.config.enable_save_ckpt:
             state.written = [*state.written, state.step]

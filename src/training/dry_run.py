@@ -20,8 +20,7 @@ from src.training.trainer import Trainer
 def dry_run(trainer: Trainer, kept: str = "") -> str:
     """Train two updates of each phase and width; return a text with the run's estimated time, memory and disk.
 
-    Args:
-        kept: clause of the text that names what was made before and stays; nothing else does.
+    kept: clause of the text that names what was made before and stays; nothing else does.
     """
     config = trainer.config
     steps = trainer.plan.train_steps

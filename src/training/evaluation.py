@@ -44,10 +44,7 @@ class Evaluation:
         evaluate: called with `network` and a function to be called before each batch, where a run that is asked to
             stop ends; equally often on every rank. Its result has `metrics`: {name: value}, the same on every rank.
         steps: updates between evaluations; the last update is always followed by one.
-        selection: how the best checkpoint is chosen; None: it is not.
-
-    Attributes:
-        kept: what `evaluate` gave at the best step so far, by this step.
+        selection: how the best checkpoint is chosen; None: it is not. The result at the best step is in `kept`.
     """
 
     def __init__(

@@ -13,13 +13,9 @@ from model_utils.files import naming
 
 
 class EventFile:
-    """New event file in a folder, which is created if necessary.
+    """New event file in a folder, which is created; every method raises OSError if it cannot be written.
 
-    Args:
-        first_step: TensorBoard discards the points of earlier files in the folder from this step on.
-
-    Raises:
-        OSError: it cannot be written; also raised by every method.
+    first_step: TensorBoard discards the points of earlier files in the folder from this step on.
     """
 
     def __init__(self, folder: Path, first_step: int) -> None:

@@ -43,10 +43,9 @@ _ROUNDING = 1e-9  # tolerance of shares, far less than one update of the longest
 
 
 class Phases:
-    """Phases of a run in their order, with the updates at which they began.
+    """Phases of a run in their order.
 
-    Attributes:
-        starts: for each phase that has begun, the number of updates before it.
+    starts: for each phase that has begun, the number of updates before it.
     """
 
     def __init__(self, phases: Sequence[Phase]) -> None:

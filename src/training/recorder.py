@@ -37,12 +37,7 @@ class Reporting:
 
 
 class Recorder:
-    """Writer of the records of one run; on ranks other than 0 it counts and writes nothing.
-
-    Args:
-        metric_names: the training metrics.
-        clock: stands still while something else than training goes on.
-    """
+    """Writer of the records of one run; on ranks other than 0 it counts and writes nothing."""
 
     def __init__(
         self,

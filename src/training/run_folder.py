@@ -31,10 +31,6 @@ RESULTS_FILE = "train_results.json"
 class RunFolder:
     """The folder of one run, locked while this object is open. Use as a context manager.
 
-    Args:
-        config: merged; its options say what of it must stay the same (on_resume).
-        ranks: those that train in it; rank 0 locks and writes, the others do neither.
-
     Attributes:
         artifacts: object whose save_artifacts(folder) writes architecture, tokenizer and task description when work
             starts; whoever builds the training sets it.
@@ -42,8 +38,7 @@ class RunFolder:
         finished: it is complete.
 
     Raises:
-        ConfigError: the folder holds a run of another configuration.
-        CheckpointError: it holds checkpoints that no run of this program left there.
+        ConfigError, CheckpointError: the folder holds a run of another configuration, or checkpoints without one.
         UserError: another process is running in it, or it cannot be written or locked.
     """
 
@@ -91,11 +86,7 @@ class RunFolder:
             self._lock = None
 
     def begin(self, needed_bytes: int) -> None:
-        """Bind the folder to the configuration when work starts.
-
-        Raises:
-            UserError: fewer than needed_bytes of the disk are free.
-        """
+        """Bind the folder to the configuration when work starts; raise UserError if the disk has too few bytes."""
         if not self.ranks.writer:
             return
         remove_leftovers(self.path)  # they may take the bytes that are needed

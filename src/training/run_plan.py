@@ -61,8 +61,7 @@ class Precision:
     def changes_since(self, before: Mapping[str, str], path: Path, named: bool) -> dict[str, str]:
         """Return what differs from `before`, the facts() of the checkpoint `path`, as {key: sentence}.
 
-        Raises:
-            ConfigError: compute_type would change, although the configuration does not name one (`named`).
+        Raises ConfigError if compute_type would change, although the configuration does not name one (`named`).
         """
         now = self.facts()
         trained = before["compute_type"]
@@ -109,11 +108,7 @@ class RunFacts:
 def plan_run(config: TrainingConfig, epochs: int, rows_at_once: int, batches_per_epoch: int) -> RunPlan:
     """Return the plan of config.train_steps updates or, where that is not above 0, of as many as the epochs hold.
 
-    Args:
-        rows_at_once: rows of a micro-batch of all ranks together.
-
-    Raises:
-        ConfigError: the data does not fill one update.
+    rows_at_once: rows of a micro-batch of all ranks together. Data that fills no update is a ConfigError.
     """
     if batches_per_epoch < 1:
         key = "batch_size" if hasattr(config, "batch_size") else "train_batch_size"

@@ -35,9 +35,7 @@ def normalise_weights(
 ) -> list[dict[str, np.ndarray]]:
     """Divide each weight column by its sum over all micro-batches of all ranks; a column of zeros stays zero.
 
-    Args:
-        columns: names of the weight columns (network.weight_columns), float32 of any shape.
-        ranks: those that make the update together; every one of them must call this.
+    columns: names of the weight columns (network.weight_columns), float32 of any shape. Collective over `ranks`.
     """
     sums = [[batch[column].sum(dtype=np.float64) for column in columns] for batch in micro_batches]
     totals = ranks.sum(np.sum(sums, axis=0), "the next update")
@@ -156,11 +154,7 @@ class TrainStep(nn.Cell):
     def global_norm(self, gradients: tuple[Tensor, ...], row_squares: tuple[Tensor, ...]) -> Tensor:
         """Return google's global norm: all squared entries, one table's counted per looked-up row (RowSquareSum).
 
-        Not finite if any entry is not.
-
-        Args:
-            gradients: of `weights`.
-            row_squares: sum of squares of the table's rows over all ranks; () if the table is frozen.
+        Not finite if any entry is not. row_squares: squares of the table's rows, summed over all ranks; () if frozen.
         """
         squares = self.square_sum(gradients[: self.counted_table] + gradients[self.counted_table + 1 :])
         if self.has_counted_table:
@@ -170,8 +164,7 @@ class TrainStep(nn.Cell):
     def update(self, gradients: tuple[Tensor, ...], elapsed: Tensor, rate_factor: Tensor) -> tuple[Tensor, ...]:
         """Reduce, unscale, clip and apply gradients.
 
-        Returns:
-            Gradient norm, whether it was finite, learning rate, loss scale that was used.
+        Returns the gradient norm, whether it was finite, the learning rate, and the loss scale that was used.
         """
         scale = self.loss_scale + 0.0
         reduced = ()

@@ -79,17 +79,13 @@ class Trainer:
         self.stop_signal = 0
 
     def fit(self) -> dict[str, Any]:
-        """Train to the end and finish the run's folder.
-
-        Returns:
-            The last record of the log; empty on ranks that do not write.
+        """Train to the end, finish the folder and return the last record of the log ({} on ranks that do not write).
 
         Raises:
             SystemExit: after SIGTERM or SIGINT, the state saved; code 143 or 130.
             UserError: training diverged, the disk is full, another rank ended, or the ranks do not agree on data,
                 configuration and checkpoint. The last good checkpoint remains.
-            CheckpointError: the folder's checkpoint belongs to other data or another architecture.
-            ConfigError: it was trained in another precision, and the configuration does not ask for this one.
+            CheckpointError, ConfigError: the folder's checkpoint belongs to other data, architecture or precision.
         """
         self.resume()
         self.recorder.measure_device()  # while the other ranks wait in check_ranks
