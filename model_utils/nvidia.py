@@ -10,17 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 # Libraries that MindSpore's GPU plugin links, by their sonames; requirements-gpu.txt installs them.
-CUDA_LIBRARIES = (
-    "libcudart.so.11.0",
-    "libcublas.so.11",
-    "libcudnn.so.8",
-    "libcurand.so.10",
-    "libcusolver.so.11",
-    "libcufft.so.10",
-    "libcusparse.so.11",
-    "libnvrtc.so.11.2",
-    "libnccl.so.2",
-)
+CUDA_LIBRARIES = """libcudart.so.11.0 libcublas.so.11 libcudnn.so.8 libcurand.so.10 libcusolver.so.11 libcufft.so.10
+    libcusparse.so.11 libnvrtc.so.11.2 libnccl.so.2""".split()
 GPU_SETUP = "install it with `pip install -r requirements-gpu.txt` and run `. scripts/gpu_env.sh` before Python"
 
 

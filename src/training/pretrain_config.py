@@ -7,8 +7,7 @@ from model_utils.config import EPOCHS, MICRO_BATCHES, ROWS, UPDATES
 from model_utils.errors import ConfigError
 from model_utils.schema import ANY, SAME_PLACE, Config, option, sections
 from src.pretraining_data.masking import NGRAM
-from src.training.batch_size import divide_batch
-from src.training.training_config import GLOBAL_BATCH, ArchitectureConfig, TrainingConfig
+from src.training.training_config import GLOBAL_BATCH, ArchitectureConfig, TrainingConfig, divide_batch
 
 SHARES_ROUNDED = 1e-4  # tolerance of the sum of the phases' shares, as three times 0.3333
 BATCH_KEYS = ("batch_size", "accumulation_steps")  # how a device makes its share of an update
