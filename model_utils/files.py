@@ -35,6 +35,8 @@ def open_file(path: Path) -> io.BufferedReader:
 def check_writable(folder: Path) -> None:
     """Raise OSError if the folder, or files in it, cannot be created; called before work starts."""
     existing = folder.absolute()
+    with contextlib.suppress(FileNotFoundError):
+        existing.lstat()  # fails for names that are too long
     while not os.path.lexists(existing):
         existing = existing.parent
     if not stat.S_ISDIR(existing.stat().st_mode):

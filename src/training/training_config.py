@@ -33,7 +33,7 @@ class AdamConfig(Config):
         1.0, "power of the polynomial decay; 1 is linear", above=0, maximum=100, needs=("schedule", "polynomial")
     )
     decay_share: float = option(
-        0.2, "share of the run over which the trapezoid decays", above=0, maximum=1, needs=("schedule", "trapezoid")
+        0.2, "last share of the run, in which the trapezoid decays", above=0, maximum=1, needs=("schedule", "trapezoid")
     )
     warmup_steps: int = option(
         500,
@@ -139,7 +139,7 @@ class TrainingConfig(ArchitectureConfig):
         0.0, "warm-up as a share of the updates or of max_train_hours; 0: warmup_steps", minimum=0, below=1
     )
     max_train_hours: float = option(
-        0.0, "limit of the whole run, towards which the learning rate decays; 0: none", minimum=0, maximum=MINUTES / 60
+        0.0, "time limit of the run, towards which the rate decays; 0: none", minimum=0, maximum=MINUTES / 60
     )
     teacher: str = option(
         "", "folder of a trained model to learn from, with the same vocabulary and task", on_resume=SAME_PLACE
@@ -159,7 +159,7 @@ class TrainingConfig(ArchitectureConfig):
     enable_lossscale: bool = option(True, "scale the loss against float16 underflow; no effect in other types")
     loss_scale_mode: str = option("dynamic", "mode of loss scaling", choices=("dynamic", "static"), needs=SCALED)
     loss_scale_value: float = option(65536.0, "initial or static scale", minimum=1, needs=SCALED, maximum=LOSS_SCALE)
-    scale_factor: float = option(2.0, "factor of a change of the scale", above=1, needs=DYNAMIC, maximum=2**16)
+    scale_factor: float = option(2.0, "factor by which the scale changes", above=1, needs=DYNAMIC, maximum=2**16)
     scale_window: int = option(
         1000, "updates without overflow before the scale grows", minimum=1, needs=DYNAMIC, maximum=UPDATES
     )
