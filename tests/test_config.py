@@ -629,9 +629,9 @@ def test_a_changed_copy_is_checked() -> None:
 
 
 def test_settings_of_the_chosen_optimizer() -> None:
-    settings = load_config(PretrainConfig, ["--optimizer_cfg.optimizer=Adam"]).optimizer_cfg.settings()
+    settings = load_config(PretrainConfig, ["--optimizer_cfg.optimizer=Adam"]).optimizer_settings()
     assert settings["name"] == "Adam" and settings["weight_decay"] == 0.0 and settings["decay_filter"] == ()
-    settings = load_config(PretrainConfig, ["--optimizer_cfg.optimizer=Lamb"]).optimizer_cfg.settings()
+    settings = load_config(PretrainConfig, ["--optimizer_cfg.optimizer=Lamb"]).optimizer_settings()
     assert settings["learning_rate"] == 0.00176 and settings["decay_filter"] == ("gamma", "beta", "bias")
 
 

@@ -122,9 +122,8 @@ class Recorder:
             "eta_s": rate and self.progress.seconds_left(step, rate),
         }
         for name, value in (evaluation or {}).items():
-            finite = math.isfinite(value)
-            record[EVAL_PREFIX + name] = value if finite else None
-            if not finite:
+            record[EVAL_PREFIX + name] = value if math.isfinite(value) else None
+            if record[EVAL_PREFIX + name] is None:
                 logger.warning(f"evaluation after step {step}: {name} is {value}, which the log leaves out")
         self.log.write(record)
         self.compare(record)

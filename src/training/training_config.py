@@ -83,11 +83,6 @@ class OptimizerConfig(Config):
         if not self.Lamb.learning_rate:
             raise ConfigError(key="Lamb.learning_rate", value=0, expected="a number above 0")
 
-    def settings(self) -> dict[str, Any]:
-        """Return the chosen optimizer's `name` and settings; Adam's weight_decay is 0."""
-        chosen = getattr(self, self.optimizer)
-        return {"name": self.optimizer, "weight_decay": 0.0, "decay_filter": ()} | dict(chosen)
-
 
 class ArchitectureConfig(LayersConfig):
     """Keys of architecture, device and precision."""
@@ -202,8 +197,10 @@ class TrainingConfig(ArchitectureConfig):
                 raise ConfigError(f"{key} is {show(value)}, which has no effect: {reason}; leave it {show(default)}")
 
     def optimizer_settings(self) -> dict[str, Any]:
-        """Return the chosen optimizer's name and settings, with warmup_ratio."""
-        return self.optimizer_cfg.settings() | {"warmup_ratio": self.warmup_ratio}
+        """Return the chosen optimizer's `name` and settings, with warmup_ratio; Adam's weight_decay is 0."""
+        name = self.optimizer_cfg.optimizer
+        defaults = {"name": name, "weight_decay": 0.0, "decay_filter": (), "warmup_ratio": self.warmup_ratio}
+        return defaults | dict(getattr(self.optimizer_cfg, name))
 
     @classmethod
     def complete_flags(cls, flags: Mapping[str, Any]) -> Mapping[str, Any]:
