@@ -174,7 +174,9 @@ def make_readable(path: Path) -> None:
 def _replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path for the context to write, then rename it to `path` or, for a link, its target."""
     target = Path(os.path.realpath(path))
-    status = _status_of_file(target)
+    status = target.stat() if os.path.lexists(target) else None
+    if status and not stat.S_ISREG(status.st_mode):
+        raise FileExistsError(errno.EEXIST, _NO_FILE, str(target))
     with scratch_folder(target) as folder:
         temporary = folder / path.name
         yield temporary
@@ -188,14 +190,3 @@ def _replacing(path: Path) -> Iterator[Path]:
         sync_to_disk(temporary)
         temporary.replace(target)
         sync_to_disk(target.parent)
-
-
-def _status_of_file(path: Path) -> os.stat_result | None:
-    """Return the status of a file, None if there is none; raise OSError for anything else, which must stay."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    if not stat.S_ISREG(status.st_mode):
-        raise FileExistsError(errno.EEXIST, _NO_FILE, str(path))
-    return status

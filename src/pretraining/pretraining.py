@@ -27,7 +27,6 @@ from src.training.run_log import EVAL_PREFIX, Baselines
 
 logger = logging.getLogger(__name__)
 FILES = re.compile(r"files( of phase \d+)?$")  # keys of pretraining_phases.identity_of
-WEIGHT_COLUMNS = AlbertForPreTraining.weight_columns
 
 
 def build_architecture(
@@ -149,7 +148,7 @@ def share_of_rank(held_out: PretrainingData, max_batches: int, ranks: Ranks) -> 
         if max_batches and first_index >= max_batches:
             return
         is_real = not max_batches or first_index + ranks.rank < max_batches
-        yield batch | {name: batch[name] * np.float32(is_real) for name in WEIGHT_COLUMNS}
+        yield batch | {name: batch[name] * np.float32(is_real) for name in AlbertForPreTraining.weight_columns}
 
 
 def reference_lines(
