@@ -169,11 +169,12 @@ class Job:
             self.ended.set()
         output_thread.join(SHOWN)
         message = self.failure_elsewhere
-        code = next(filter(None, codes), 1)
-        if not message and self.failed:
+        if message:
+            code = next(filter(None, codes), 1)
+        elif self.failed:
             code = self.failed.process.returncode
             message = f"{self.failed.name} failed: {self.failed.reason()} (its output: {self.failed.log})"
-        elif not message:
+        else:
             code = 128 + self.stop if self.stop and any(codes) else max(codes)
         if message:
             write(sys.stderr.fileno(), f"error: {message}\n".encode(errors="replace"))
@@ -195,11 +196,10 @@ class Job:
             codes = self.poll()
         is_short = self.failed or self.failure_elsewhere or self.stop
         end = time.monotonic() + (2 * SILENCE if is_short else START_TIMEOUT)
-        while (
-            isinstance(self.rendezvous, Rendezvous) and self.rendezvous.has_running_ranks() and time.monotonic() < end
-        ):
-            self.poll()  # other machines still need the rendezvous
-            time.sleep(POLL_INTERVAL)
+        if isinstance(self.rendezvous, Rendezvous):  # which other machines still need
+            while self.rendezvous.has_running_ranks() and time.monotonic() < end:
+                self.poll()
+                time.sleep(POLL_INTERVAL)
         return [rank.process.returncode for rank in self.ranks]
 
     def poll(self) -> list[int | None]:
