@@ -1,6 +1,7 @@
 """A network's outputs for all rows of a data set: every row once, whatever the batches and however many ranks."""
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ def rows_in_memory(architecture: AlbertConfig, width: int, starts: int = 0) -> i
     return max(1, WORKING_MEMORY // row)
 
 
+@dataclass
 class OutputTable:
     """Outputs of a network by name, float32, filled in batch by batch.
 
@@ -38,11 +40,10 @@ class OutputTable:
     network: has output_names and per_token_outputs. lengths: (rows,) tokens. ignored: outputs that are not kept.
     """
 
-    def __init__(self, network: Any, lengths: np.ndarray, ignored: Collection[str] = ()) -> None:
-        self.network = network
-        self.lengths = lengths
-        self.ignored = ignored
-        self.values: dict[str, Any] = {}
+    network: Any
+    lengths: np.ndarray
+    ignored: Collection[str] = ()
+    values: dict[str, Any] = field(default_factory=dict)
 
     def put(self, rows: np.ndarray, outputs: Any) -> None:
         """Store the outputs of a batch of rows (B,); -1 marks a row that only fills the batch."""

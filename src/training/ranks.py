@@ -7,6 +7,7 @@ for up to WAIT_MINUTES, and then enter a collective together.
 
 import os
 import pickle
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from model_utils.rendezvous import ADDRESS, KEY, LAUNCHER, Rendezvous, Rendezvou
 WAIT_MINUTES = 120.0  # timeout of a barrier, for work that one rank does alone; a rank that ended is noticed at once
 
 
+@dataclass(eq=False)
 class Ranks:
     """Process group of the ranks that train together, as seen by this rank.
 
@@ -26,20 +28,14 @@ class Ranks:
         rank, size: rank of this process and number of ranks; rank 0 writes the run's files.
         rendezvous: where the ranks of the job meet; None for a single process.
         wait_minutes: timeout of a barrier.
+        barriers: number of those that this rank has come to.
     """
 
-    def __init__(
-        self,
-        rank: int = 0,
-        size: int = 1,
-        rendezvous: Rendezvous | RendezvousClient | None = None,
-        wait_minutes: float = WAIT_MINUTES,
-    ) -> None:
-        self.rank = rank
-        self.size = size
-        self.rendezvous = rendezvous
-        self.wait_minutes = wait_minutes
-        self.barriers = 0
+    rank: int = 0
+    size: int = 1
+    rendezvous: Rendezvous | RendezvousClient | None = None
+    wait_minutes: float = WAIT_MINUTES
+    barriers: int = 0
 
     @property
     def writer(self) -> bool:
