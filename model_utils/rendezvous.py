@@ -163,7 +163,7 @@ class RendezvousClient:
     """
 
     def __init__(self, address: tuple[str, int], key: bytes, start_seconds: float = 0, launcher: int = 0) -> None:
-        self.address = address
+        self._name = f"{address[0]}:{address[1]}"
         self.launcher = launcher
         deadline = time.monotonic() + start_seconds
         while True:
@@ -174,10 +174,6 @@ class RendezvousClient:
                 if time.monotonic() > deadline or not isinstance(error, OSError):
                     raise UserError(f"{self._name} does not answer as this job's first machine: {error}") from error
                 time.sleep(RETRY_INTERVAL)
-
-    @property
-    def _name(self) -> str:
-        return f"{self.address[0]}:{self.address[1]}"
 
     def exchange(self, rank: int, barrier: int, what: str, value: bytes, seconds: float) -> list[tuple[str, bytes]]:
         """Call Rendezvous.exchange; also raise UserError if the launcher has ended."""

@@ -146,8 +146,7 @@ class Config(pydantic.BaseModel):
         return type(self)(**dict(self) | changes)
 
     def __str__(self) -> str:
-        """Return the configuration as yaml on one line."""
-        return write_yaml(self.to_dict(), one_line=True).strip()
+        return str(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration for yaml: sections become dicts, tuples lists; keys that are None are left out."""

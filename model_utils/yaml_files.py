@@ -27,17 +27,17 @@ def parse_yaml(text: str) -> Any:
         raise ConfigError(f"not yaml: {shorten_text(str(error), 300)}") from None
 
 
-def write_yaml(value: Any, one_line: bool = False) -> str:
-    """Return a value as yaml text, on one line or with a line for each key."""
+def write_yaml(value: Any) -> str:
+    """Return a value as yaml text."""
     text = io.StringIO()
-    _yaml(one_line).dump(value, text)
+    _yaml().dump(value, text)
     return text.getvalue()
 
 
-def _yaml(one_line: bool = False) -> YAML:
+def _yaml() -> YAML:
     yaml: Any = YAML(typ="safe", pure=True)
     yaml.max_depth = NESTING
-    yaml.default_flow_style = one_line
+    yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False
     yaml.allow_unicode = False  # with it a next-line character (U+0085) would be lost on reading
     yaml.width = MAX_BYTES

@@ -108,10 +108,12 @@ class Job:
     def start(self) -> None:
         """Start the ranks and, on the first machine, the scheduler."""
         machine = self.machine
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            free_port = free.getsockname()[1]
         common = {
             "MS_WORKER_NUM": machine.size,
             "MS_SCHED_HOST": self.address,
-            "MS_SCHED_PORT": machine.port or free_port(),
+            "MS_SCHED_PORT": machine.port or free_port,
             "MS_TOPO_TIMEOUT": START_TIMEOUT,
             "RANK_SIZE": machine.size,
             LOCAL_SIZE: machine.local_size,
@@ -245,13 +247,6 @@ def write(stream: int, output: bytes) -> None:
             output = output[os.write(stream, output) :]
     except OSError:  # must not end ranks that train or save; the logs have the output
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
-
-
-def free_port() -> int:
-    """Return a port of this machine that is free now."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 def main() -> int:
