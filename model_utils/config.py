@@ -47,7 +47,7 @@ class OneDeviceConfig(Config):
     device_id: int = option(0, "index of the device, from 0", minimum=0, maximum=DEVICES - 1, on_resume=ANY)
     threads: int = option(
         0,
-        "compute threads on CPU; 0: OMP_NUM_THREADS, or this process's share of its available cores",
+        "compute threads on CPU; 0: OMP_NUM_THREADS, or a share of the cores",
         minimum=0,
         maximum=THREADS,
         on_resume=ANY,
@@ -61,12 +61,7 @@ class OneDeviceConfig(Config):
 class LayersConfig(OneDeviceConfig):
     """Device keys of a command that runs a network."""
 
-    fused_layers: str = option(
-        "auto",
-        "C++ layers on CPU, compiled once on this machine; auto: if there is a compiler",
-        choices=USES,
-        on_resume=ANY,
-    )
+    fused_layers: str = option("auto", "C++ layers on CPU; auto: if there is a compiler", choices=USES, on_resume=ANY)
 
 
 def run_main(main: Callable[[Settings], int | None], kind: type[Settings], messages: str = "stdout") -> NoReturn:

@@ -35,7 +35,7 @@ class RunCheckpoints:
         self.ranks = folder.ranks
         self.saved_time = time.monotonic()
         # Those that are kept, the best one, and one that is being written.
-        self.most = self.config.save_checkpoint_num + keeps_best + 1
+        self.max_files = self.config.save_checkpoint_num + keeps_best + 1
 
     def due(self, step: int) -> bool:
         """Return whether a checkpoint is due at this step by the configuration."""
@@ -49,7 +49,7 @@ class RunCheckpoints:
         if not self.config.enable_save_ckpt:
             return 0
         size = sum(parameter.nbytes for parameter in state_of(self.cell).values())
-        return size * max(1, self.most - len(state.written))
+        return size * max(1, self.max_files - len(state.written))
 
     def newest(self) -> Checkpoint | None:
         """Return the newest good checkpoint, None if there is none; raise CheckpointError if all are damaged."""

@@ -43,7 +43,7 @@ def dry_run(trainer: Trainer, kept: str = "") -> str:
         rate += phase.share / usual_of_phase
     with tempfile.TemporaryDirectory() as folder:
         size = save_checkpoint(trainer.step, Path(folder), 1, asdict(trainer.state)).stat().st_size
-    copies = trainer.checkpoints.most if config.enable_save_ckpt else 0
+    copies = trainer.checkpoints.max_files if config.enable_save_ckpt else 0
     memory = f"Host memory at its peak: {peak_memory() / 1e9:.2f} GB"
     if trainer.facts.precision.device_target != "CPU":
         memory += f", the device's: {ms.runtime.max_memory_allocated() / 1e9:.2f} GB"

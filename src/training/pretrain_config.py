@@ -20,20 +20,14 @@ class PhaseConfig(Config):
     data_dir: str | None = option(None, "folder of examples, for instance of another length", on_resume=SAME_PLACE)
     schema_dir: str | None = option(None, "schema.json of google's *.tfrecord in data_dir", on_resume=SAME_PLACE)
     batch_size: int | None = option(
-        None, "examples per device and micro-batch", minimum=1, maximum=ROWS, alias="train_batch_size"
+        None, "examples per device at once", minimum=1, maximum=ROWS, alias="train_batch_size"
     )
     accumulation_steps: int | None = option(None, "micro-batches per update", minimum=1, maximum=MICRO_BATCHES)
     global_batch_size: int | None = option(None, "examples per update, on all devices together", **GLOBAL_BATCH)
-    learning_rate: float | None = option(
-        None, "peak learning rate; scales the optimizer's schedule", above=0, maximum=100
-    )
+    learning_rate: float | None = option(None, "peak of the optimizer's schedule", above=0, maximum=100)
     sop_loss_weight: float | None = option(None, "weight of the sentence-order loss", minimum=0, maximum=100)
-    masked_lm_prob: float | None = option(
-        None, "share of masked tokens, for data made with dynamic masking", above=0, below=1
-    )
-    ngram: int | None = option(
-        None, "longest n-gram of words masked together, for data made with dynamic masking", minimum=1, maximum=NGRAM
-    )
+    masked_lm_prob: float | None = option(None, "share of masked tokens, with dynamic masking", above=0, below=1)
+    ngram: int | None = option(None, "longest n-gram masked together, with dynamic masking", minimum=1, maximum=NGRAM)
 
 
 class PretrainConfig(TrainingConfig):
@@ -44,27 +38,19 @@ class PretrainConfig(TrainingConfig):
 
     albert_network: str = "albert_mini"
     teacher_loss_weight: float = 10.0
-    load_checkpoint_path: str = option(
-        "", "checkpoint or run folder whose weights are loaded for a warm start", on_resume=SAME_PLACE
-    )
+    load_checkpoint_path: str = option("", "checkpoint or run folder with weights to start with", on_resume=SAME_PLACE)
 
     # Data.
-    data_dir: str = option("", "folder with one set of MindRecord files, or google's *.tfrecord", on_resume=SAME_PLACE)
+    data_dir: str = option("", "folder of MindRecord files, or google's *.tfrecord", on_resume=SAME_PLACE)
     schema_dir: str = option("", "schema.json of google's *.tfrecord files, or its folder", on_resume=SAME_PLACE)
     vocab_file: str = option("", "WordPiece vocabulary, if not where the data's manifest says", on_resume=SAME_PLACE)
     spm_model_file: str = option("", "SentencePiece model, if not where the data's manifest says", on_resume=SAME_PLACE)
     do_shuffle: bool = option(True, "shuffle the examples in every epoch")
 
     # Length and batch size.
-    train_steps: int = option(
-        10000, "number of updates; 0 or -1: as many as in epoch_size epochs", minimum=-1, maximum=UPDATES
-    )
-    epoch_size: int = option(
-        1, "number of epochs, if train_steps is 0 or -1", minimum=1, maximum=EPOCHS, alias="epoch_num"
-    )
-    batch_size: int = option(
-        32, "examples per device and micro-batch", minimum=1, maximum=ROWS, alias="train_batch_size"
-    )
+    train_steps: int = option(10000, "updates; 0 or -1: those of epoch_size epochs", minimum=-1, maximum=UPDATES)
+    epoch_size: int = option(1, "epochs, if train_steps is 0 or -1", minimum=1, maximum=EPOCHS, alias="epoch_num")
+    batch_size: int = option(32, "examples per device at once", minimum=1, maximum=ROWS, alias="train_batch_size")
 
     phases: tuple[PhaseConfig, ...] = sections(
         PhaseConfig, "consecutive parts of the run with their own data, batch size or learning rate; none: a single one"
@@ -75,9 +61,7 @@ class PretrainConfig(TrainingConfig):
 
     # Output and evaluation.
     save_checkpoint_path: str = option("", "folder of the run: checkpoints, log, curves", required=True, on_resume=ANY)
-    eval_steps: int = option(
-        0, "updates between evaluations; 0: no evaluation", minimum=0, on_resume=ANY, maximum=UPDATES
-    )
+    eval_steps: int = option(0, "updates between evaluations; 0: none", minimum=0, on_resume=ANY, maximum=UPDATES)
     eval_data_dir: str = option("", "folder of held-out examples, as data_dir", on_resume=ANY)
     eval_batches: int = option(0, "batches per evaluation; 0: all", minimum=0, on_resume=ANY, maximum=UPDATES)
 

@@ -29,9 +29,7 @@ class AdamConfig(Config):
         "polynomial", "schedule after the warm-up; trapezoid: constant, then linear decay", choices=SCHEDULES
     )
     end_learning_rate: float = option(0.0, "learning rate at the end of the run", minimum=0, maximum=100)
-    power: float = option(
-        1.0, "power of the polynomial decay; 1 is linear", above=0, maximum=100, needs=("schedule", "polynomial")
-    )
+    power: float = option(1.0, "power of the polynomial decay", above=0, maximum=100, needs=("schedule", "polynomial"))
     decay_share: float = option(
         0.2, "last share of the run, in which the trapezoid decays", above=0, maximum=1, needs=("schedule", "trapezoid")
     )
@@ -60,7 +58,7 @@ class DecayedAdamConfig(AdamConfig):
 
     weight_decay: float = option(0.01, "decoupled weight decay, times the learning rate", minimum=0, maximum=100)
     decay_filter: tuple[str, ...] = option(("gamma", "beta", "bias"), "words in names of parameters without decay")
-    bias_correction: bool = option(False, "divide the moments by 1 - beta^updates; google's code does not")
+    bias_correction: bool = option(False, "divide moments by 1 - beta^updates; google's code does not")
 
 
 class OptimizerConfig(Config):
@@ -73,9 +71,7 @@ class OptimizerConfig(Config):
         used_if=("optimizer", "AdamWeightDecay"),
     )
     Lamb: DecayedAdamConfig = section(
-        DecayedAdamConfig(learning_rate=0.00176, warmup_steps=3125),
-        "LAMB, for large batches",
-        used_if=("optimizer", "Lamb"),
+        DecayedAdamConfig(learning_rate=0.00176, warmup_steps=3125), "for large batches", used_if=("optimizer", "Lamb")
     )
     Adam: AdamConfig = section(AdamConfig(), "Adam without weight decay", used_if=("optimizer", "Adam"))
 
@@ -92,10 +88,7 @@ class ArchitectureConfig(LayersConfig):
     )
     albert_cfg: AlbertOverrides = section(AlbertOverrides(), "architecture keys that differ from the preset")
     compute_type: str = option(
-        "",
-        "type of matrix products; empty: float32 on CPU, else float16; bfloat16: faster on CPUs that support it",
-        choices=("", *COMPUTE_TYPES),
-        on_resume=ANY,
+        "", "type of matrix products; empty: float32 on CPU, else float16", choices=("", *COMPUTE_TYPES), on_resume=ANY
     )
 
     def albert_config(
@@ -126,22 +119,16 @@ class TrainingConfig(ArchitectureConfig):
 
     # Training.
     accumulation_steps: int = option(1, "micro-batches per update", minimum=1, maximum=MICRO_BATCHES)
-    global_batch_size: int = option(
-        0, "examples per update on all devices; sets accumulation_steps; 0: not fixed", **GLOBAL_BATCH
-    )
+    global_batch_size: int = option(0, "examples per update on all devices; 0: not fixed", **GLOBAL_BATCH)
     optimizer_cfg: OptimizerConfig = section(OptimizerConfig(), "optimizer and its settings")
-    warmup_ratio: float = option(
-        0.0, "warm-up as a share of the updates or of max_train_hours; 0: warmup_steps", minimum=0, below=1
-    )
+    warmup_ratio: float = option(0.0, "warm-up as a share of updates or hours; 0: warmup_steps", minimum=0, below=1)
     max_train_hours: float = option(
         0.0, "time limit of the run, towards which the rate decays; 0: none", minimum=0, maximum=MINUTES / 60
     )
     teacher: str = option(
         "", "folder of a trained model to learn from, with the same vocabulary and task", on_resume=SAME_PLACE
     )
-    teacher_loss_weight: float = option(
-        1.0, "weight of the distance to the teacher, relative to the loss without it", above=0, maximum=1000
-    )
+    teacher_loss_weight: float = option(1.0, "weight of the distance to the teacher", above=0, maximum=1000)
     clip_norm: float = option(1.0, "global norm to which gradients are clipped; 0: no clipping", minimum=0, maximum=1e6)
     seed: int = option(12345, "seed of initial weights, data order and dropout", minimum=0, maximum=SEED)
 
@@ -155,16 +142,14 @@ class TrainingConfig(ArchitectureConfig):
     loss_scale_mode: str = option("dynamic", "mode of loss scaling", choices=("dynamic", "static"), needs=SCALED)
     loss_scale_value: float = option(65536.0, "initial or static scale", minimum=1, needs=SCALED, maximum=LOSS_SCALE)
     scale_factor: float = option(2.0, "factor by which the scale changes", above=1, needs=DYNAMIC, maximum=2**16)
-    scale_window: int = option(
-        1000, "updates without overflow before the scale grows", minimum=1, needs=DYNAMIC, maximum=UPDATES
-    )
+    scale_window: int = option(1000, "good updates before the scale grows", minimum=1, needs=DYNAMIC, maximum=UPDATES)
     min_loss_scale: float = option(1.0, "minimum of the scale", above=0, needs=DYNAMIC, maximum=LOSS_SCALE)
     max_skipped_steps: int = option(
         20, "skipped updates in a row that end the run", minimum=1, needs=SCALED, on_resume=ANY, maximum=UPDATES
     )
-    enable_data_sink: bool = option(False, "fetch losses from the device only every data_sink_steps", on_resume=ANY)
+    enable_data_sink: bool = option(False, "fetch losses only every data_sink_steps updates", on_resume=ANY)
     data_sink_steps: int = option(
-        1, "updates between fetches of the losses", minimum=1, needs=SINK, on_resume=ANY, maximum=1000
+        1, "updates between fetches of losses", minimum=1, needs=SINK, on_resume=ANY, maximum=1000
     )
 
     # Output.
@@ -178,10 +163,8 @@ class TrainingConfig(ArchitectureConfig):
     save_checkpoint_num: int = option(
         2, "number of newest checkpoints to keep", minimum=1, needs=SAVED, on_resume=ANY, maximum=1000
     )
-    log_steps: int = option(
-        50, "updates between log lines; more often at the start", minimum=1, on_resume=ANY, maximum=UPDATES
-    )
-    dry_run: bool = option(False, "run one update, estimate time, memory and disk, keep no files", on_resume=ANY)
+    log_steps: int = option(50, "updates between log lines; fewer at first", minimum=1, on_resume=ANY, maximum=UPDATES)
+    dry_run: bool = option(False, "try one update, estimate time, memory and disk, keep nothing", on_resume=ANY)
 
     def divide_global_batch(self, batch_key: str) -> None:
         """Derive this key and accumulation_steps from global_batch_size; for check_together()."""
