@@ -225,7 +225,6 @@ def check_product(compute_type: str) -> float:
 def main(config: DeviceConfig) -> None:
     """Print target, GPUs, driver, plugin, libraries and a checked matrix product."""
     device = setup_device(**config.device_settings())
-    plugin = nvidia.gpu_plugin()
     missing = nvidia.missing_libraries()
     rows = {
         "target": f"{device.target}, device {device.device_id}",
@@ -234,7 +233,7 @@ def main(config: DeviceConfig) -> None:
         "C++ compiler": " ".join(native_code.find_compiler() or ["none: layers are not fused"]),
         "NVIDIA GPUs": ", ".join(nvidia.nvidia_gpus()) or "none",
         "NVIDIA driver": nvidia.describe_driver(),
-        "GPU plugin": plugin.name if plugin else "none",
+        "GPU plugin": str(nvidia.gpu_plugin() or "none"),
         "CUDA libraries": f"{len(nvidia.CUDA_LIBRARIES)} needed, missing: {', '.join(missing) or 'none'}",
         "GPU": nvidia.gpu_obstacle() or "ready",
         "Ascend": ascend_obstacle() or "ready",

@@ -88,8 +88,7 @@ def find_machine(
 
     Args:
         local_size: ranks of each machine.
-        worker_num, node_rank, master_addr, master_port: msrun's options: ranks in total, this machine's index, name and
-            port of the first machine; None or "": not given.
+        worker_num, node_rank, master_addr, master_port: msrun's options; None or "": not given.
 
     Raises:
         ConfigError: a number is missing, no number or out of range; the first machine is not known.

@@ -30,13 +30,13 @@ def dry_run(trainer: Trainer, kept: str = "") -> str:
     compilation = 0.0
     mean_seconds = rate = 0.0  # of an update, over shares of the updates; updates a second, over shares of the time
     for number, phase in enumerate(phases.all, 1):
-        place = f"of phase {number} " if phases.several else ""
+        of_phase = f"of phase {number} " if phases.several else ""
         usual_of_phase = 0.0
         for start, share in phase.data.width_shares():
             batch = next(phase.data.batches(0, start))
             first, usual = (timed_update(trainer, [batch] * phase.accumulation_steps) for _ in range(2))
             taken = f"takes {usual:.2f} s (the first {first:.1f} s, with compilation)"
-            updates.append(f"{place}with {describe_size(batch)} {taken}")
+            updates.append(f"{of_phase}with {describe_size(batch)} {taken}")
             compilation += first
             usual_of_phase += share * usual
         mean_seconds += phase.share * usual_of_phase

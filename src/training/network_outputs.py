@@ -19,10 +19,8 @@ WORKING_MEMORY = 1_000_000_000  # bytes that a forward pass may take beside the 
 def rows_in_memory(architecture: AlbertConfig, width: int, starts: int = 0) -> int:
     """Return how many rows of `width` tokens a network computes at once within WORKING_MEMORY; at least one.
 
-    What is alive at the same time was measured on CPU, without fused_layers.Attention, which has no scores: in the
-    attention five tensors of scores and six states, in the feed-forward network four intermediate ones and four states;
-    layers before are gone.
-
+    What is alive at the same time was measured on CPU with composed layers: in the attention five tensors of scores and
+    six states, in the feed-forward network four intermediate ones and four states.
     starts: of a SQuAD v2.0 head, which looks at all tokens for each of them.
     """
     hidden = width * architecture.hidden_size
