@@ -159,10 +159,7 @@ def reference_lines(
     config: PretrainConfig,
     ranks: Ranks,
 ) -> Baselines:
-    """Return the baselines of a run's log: chance, and unigram frequencies.
-
-    The unigram baseline is that of the evaluated held-out data or, without any, of the training data.
-    """
+    """Return the baselines of a run's log: chance, and the unigrams of the held-out data, else of the training data."""
     size = architecture.vocab_size
     counts = None
     if held_out and data.token_counts is not None:

@@ -1,7 +1,6 @@
-"""TensorBoard event file of a run, written synchronously.
+"""TensorBoard event file of a run, written by the calling thread.
 
-tensorboardX's SummaryWriter writes in a thread. On a full disk that thread dies silently, and the run then blocks on
-its full queue; EventsWriter, used here, writes in the calling thread and raises.
+tensorboardX's SummaryWriter has a thread of its own, which dies silently on a full disk; the run then waits for it.
 """
 
 import sys

@@ -105,8 +105,7 @@ _fused_adam = ops.Adam()
 class Optimizer(nn.Cell):
     """Base of optimizers, which update all parameters; its own Parameters are the moments and `global_step`.
 
-    A skipped update (`apply_update` False, as after an overflow) changes nothing. It is computed with rate 0 and betas
-    1 instead of a branch in the graph, at which the host would wait for the device.
+    A skipped update changes nothing: it has rate 0 and betas 1, since at a branch the host would wait for the device.
 
     Inputs:
         gradients: float32, in the order of `parameters`; all 0 in a skipped update.

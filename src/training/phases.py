@@ -1,8 +1,7 @@
 """Phases of a run: consecutive parts with their own data, batch size and learning rate.
 
-A phase begins with the first update at which the progress of the run has reached the sum of the shares of the previous
-phases. The checkpoint state keeps the updates at which phases began, from which the position in the data is restored.
-A run without phases has a single one.
+A phase begins with the first update at which the progress of the run has reached the sum of the shares before it.
+Checkpoints keep the updates at which phases began, from which the position in the data is restored.
 """
 
 from collections.abc import Generator, Sequence

@@ -1,8 +1,7 @@
 """Barriers and exchange of small values between the ranks of a distributed run.
 
-MindSpore's collectives on CPUs abort the job if a rank waits longer than 30 s, and ranks differ by more than that
-whenever one compiles, writes or checks files, or evaluates. So ranks synchronise through the job's rendezvous first,
-for up to WAIT_MINUTES, and then enter a collective together.
+MindSpore's collectives on CPUs abort the job if a rank waits longer than 30 s, as while another compiles, writes or
+evaluates. So ranks first synchronise through the job's rendezvous, for up to WAIT_MINUTES.
 """
 
 import os

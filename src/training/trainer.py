@@ -240,11 +240,7 @@ class Trainer:
                 self.recorder.record(self.state, update.step)
 
     def stop_if_diverged(self, step: int, values: dict[str, float]) -> None:
-        """Raise UserError when skipping updates cannot help any more; the last good checkpoint stays.
-
-        Without loss scaling that is at once; with it, after max_skipped_steps in a row, a dynamic scale being at its
-        minimum.
-        """
+        """Raise DivergedError at a skipped update; with loss scaling after max_skipped_steps at the lowest scale."""
         skipped = self.state.skipped_in_a_row
         scaling = self.step.scaling
         can_go_on = scaling.mode != "off" and (

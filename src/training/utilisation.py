@@ -47,11 +47,8 @@ class Utilisation:
         return 3 * forward_flops(self.config, *size, predictions, reads_tokens=self.reads_tokens)
 
     def mfu(self, flops_per_second: float) -> float:
-        """Return the share of the device's speed that training reaches.
-
-        A share above 1 means that the device was busy when it was measured: measure it again.
-        """
-        if flops_per_second > self.peak:
+        """Return the share of the device's speed that training reaches."""
+        if flops_per_second > self.peak:  # the device was busy when it was measured
             self.measure_device()
         return flops_per_second / self.peak
 
