@@ -65,12 +65,11 @@ class LayersConfig(OneDeviceConfig):
 
 
 def run_main(main: Callable[[Settings], int | None], kind: type[Settings], messages: str = "stdout") -> NoReturn:
-    """Read the configuration, call main with it and exit.
+    """Read a configuration of this class, call main with it and exit.
 
     Errors that the user can fix are printed as one sentence; the exit code is then 2.
 
     Args:
-        kind: class of the configuration.
         messages: name of the stream for log messages; "stderr" if the command's output goes to stdout.
     """
     show_messages(messages)

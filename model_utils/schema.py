@@ -194,6 +194,7 @@ def with_default(field: FieldInfo, default: Any) -> FieldInfo:
 
 def write_config(config: Config, path: str | Path) -> None:
     """Write the configuration as yaml, atomically; reading it back gives an identical configuration."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_text(Path(path), write_yaml(config.to_dict()))
 
 

@@ -42,10 +42,7 @@ _ROUNDING = 1e-9  # tolerance of shares, far less than one update of the longest
 
 
 class Phases:
-    """Phases of a run in their order.
-
-    starts: for each phase that has begun, the number of updates before it.
-    """
+    """Phases of a run in their order; `starts` has the updates before each one that has begun."""
 
     def __init__(self, phases: Sequence[Phase]) -> None:
         self.all = tuple(phases)
