@@ -143,6 +143,8 @@ class RunLog:
         }
         trained = self.metric_names[1:] or self.metric_names  # a sum of losses says less than its parts
         panels = [*trained, *sorted(evaluated - set(self.metric_names))]
+        last = {record["phase"]: record["step"] for record in self.records if "phase" in record}
+        borders = sorted(last.values())[:-1]  # a phase ends with a record
         columns = min(2, len(panels))
         rows = -(-len(panels) // columns)
         figure = Figure(figsize=(6 * columns, 3.6 * rows), layout="constrained")
@@ -156,6 +158,8 @@ class RunLog:
                 axis.axhline(
                     height, color="grey", linestyle=("--", ":", "-.")[index % 3], label=f"{label} {height:.3f}"
                 )
+            for step in borders:
+                axis.axvline(step, color="grey", linewidth=0.6, zorder=0)
             axis.set(title=name, xlabel="updates")
             axis.legend(fontsize=8)
         for axis in axes[len(panels) :]:

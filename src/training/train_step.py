@@ -211,8 +211,7 @@ class TrainStep(nn.Cell):
     ) -> dict[str, Tensor]:
         """Run one update on micro-batches of numpy columns; elapsed and rate_factor as in Optimizer.
 
-        Returns tensors that may still be computing: network.metric_names, grad_norm, finite, learning_rate
-        (0 when skipped), loss_scale (as used).
+        Returns tensors that may still be computing: network.metric_names, grad_norm, finite, learning_rate, loss_scale.
         """
         count = len(micro_batches)
         if count > 1 and not self.accumulate:

@@ -220,7 +220,7 @@ class TrainingConfig(ArchitectureConfig):
 def divide_batch(global_batch_size: int, batch_size: int, devices: int, accumulation_steps: int) -> tuple[int, int]:
     """Return (batch_size, accumulation_steps) of a device that make global_batch_size; both as they are if it is 0.
 
-    batch_size is the most that a device takes at once; where its share of an update is less, it takes that.
+    batch_size is the most that a device takes at once.
     Raises ConfigError if the examples cannot be divided so, or accumulation_steps is neither 1 nor what follows.
     """
     if not global_batch_size:
