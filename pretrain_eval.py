@@ -25,13 +25,7 @@ RESULTS_FILE = "eval_results.json"
 
 def main(config: PretrainEvalConfig) -> None:
     """Evaluate one checkpoint."""
-    device = setup_device(
-        config.device_target,
-        config.device_id,
-        compute_type=config.compute_type,
-        fused_layers=config.fused_layers,
-        threads=config.threads,
-    )
+    device = setup_device(**config.device_settings())
     weights = Path(config.load_checkpoint_path)
     folder = folder_of(weights)
     output = Path(config.output_path) if config.output_path else folder

@@ -34,5 +34,5 @@ def machine_facts() -> dict[str, object]:
         "cores": len(os.sched_getaffinity(0)),
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS", ""),
         "matrix_product_gflops": round(speed / 1e9, 1),
-        "gpus": [gpu.name for gpu in nvidia_gpus()],
+        "gpus": [*nvidia_gpus()],
     }

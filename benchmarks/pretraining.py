@@ -54,7 +54,7 @@ def random_batch(config: AlbertConfig, batch_size: int, length: int) -> dict[str
 
 def project_facts(device: Device, fused: bool) -> dict[str, str]:
     """Return the device's name and the versions that this project computes with."""
-    gpu = nvidia_gpus()[device.device_id].name if device.target == "GPU" else ""
+    gpu = nvidia_gpus()[device.device_id] if device.target == "GPU" else ""
     software = f"mindspore {version('mindspore')}, numpy {version('numpy')}, Python {sys.version.split()[0]}"
     if fused:
         software += ", layers fused"

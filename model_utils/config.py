@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from model_utils.backend import USES
 from model_utils.errors import ConfigError, UserError, bounded
@@ -14,6 +14,7 @@ from model_utils.files import check_writable
 from model_utils.messages import forgive_lost_readers, show_messages, silence
 from model_utils.schema import ANY, Config, load_config, option
 
+DEVICE_KEYS = "device_target device_id distribute device_num seed compute_type fused_layers threads".split()
 DEVICE_TARGETS = ("auto", "CPU", "GPU", "Ascend")
 # Errors of a file that the user named are reported in one sentence; other system errors keep their traceback.
 FIXABLE = {
@@ -46,31 +47,29 @@ class OneDeviceConfig(Config):
     device_id: int = option(0, "index of the device, from 0", minimum=0, maximum=DEVICES - 1, on_resume=ANY)
     threads: int = option(
         0,
-        "compute threads on CPU; 0: OMP_NUM_THREADS, or this process's share of its available cores",
+        "compute threads on CPU; 0: OMP_NUM_THREADS, or a share of the cores",
         minimum=0,
         maximum=THREADS,
         on_resume=ANY,
     )
 
+    def device_settings(self) -> dict[str, Any]:
+        """Return the arguments of model_utils.device.setup_device that this configuration has."""
+        return {key: getattr(self, key) for key in DEVICE_KEYS if key in type(self).model_fields}
+
 
 class LayersConfig(OneDeviceConfig):
     """Device keys of a command that runs a network."""
 
-    fused_layers: str = option(
-        "auto",
-        "C++ layers on CPU, compiled once on this machine; auto: if there is a compiler",
-        choices=USES,
-        on_resume=ANY,
-    )
+    fused_layers: str = option("auto", "C++ layers on CPU; auto: if there is a compiler", choices=USES, on_resume=ANY)
 
 
 def run_main(main: Callable[[Settings], int | None], kind: type[Settings], messages: str = "stdout") -> NoReturn:
-    """Read the configuration, call main with it and exit.
+    """Read a configuration of this class, call main with it and exit.
 
     Errors that the user can fix are printed as one sentence; the exit code is then 2.
 
     Args:
-        kind: class of the configuration.
         messages: name of the stream for log messages; "stderr" if the command's output goes to stdout.
     """
     show_messages(messages)
@@ -80,15 +79,7 @@ def run_main(main: Callable[[Settings], int | None], kind: type[Settings], messa
     try:
         config = load_config(kind)
         config.check_required()
-        code = main(config)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        code = 2
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        print(f"error: out of memory. {_memory_advice(config)}", file=sys.stderr)
-        code = 2
+        code = main(config) or 0
     except KeyboardInterrupt:
         print("stopped by Ctrl-C", file=sys.stderr)
         code = 128 + signal.SIGINT
@@ -96,15 +87,26 @@ def run_main(main: Callable[[Settings], int | None], kind: type[Settings], messa
         silence(sys.stdout)
         print("error: the reader of the output has closed it", file=sys.stderr)
         code = 2
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            print(bounded(f"error: the disk is full: {error.filename or error}"), file=sys.stderr)
-        elif error.errno in FIXABLE and error.filename:
-            print(bounded(f"error: {error.filename}: {error.strerror}"), file=sys.stderr)
-        else:
+    except (UserError, OSError, MemoryError, RuntimeError) as error:
+        sentence = _sentence(error, config)
+        if not sentence:
             raise
+        print(f"error: {bounded(sentence)}", file=sys.stderr)
         code = 2
-    sys.exit(code or 0)
+    sys.exit(code)
+
+
+def _sentence(error: Exception, config: Config | None) -> str:
+    """Return a sentence about an error that the user can fix, "" for any other."""
+    if isinstance(error, UserError):
+        return str(error)
+    if is_out_of_memory(error):
+        return f"out of memory. {_memory_advice(config)}"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"the disk is full: {error.filename or error}"
+    if isinstance(error, OSError) and error.errno in FIXABLE and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return ""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -135,6 +137,5 @@ def check_output_folder(folder: Path, key: str) -> None:
     try:
         check_writable(folder)
     except OSError as error:
-        raise ConfigError(
-            f"{key} is {folder}, but nothing can be written there: {error.filename}: {error.strerror}"
-        ) from error
+        reason = f"{error.filename}: {error.strerror}"
+        raise ConfigError(f"{key} is {folder}, but nothing can be written there: {reason}") from error

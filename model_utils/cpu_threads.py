@@ -11,12 +11,10 @@ _threads = [0]
 
 
 def choose_threads(threads: int, processes: int = 1) -> int:
-    """Set the number of compute threads of this process and return it.
+    """Set the number of compute threads of this process, one of `processes` that share the machine, and return it.
 
     Args:
-        threads: 0: OMP_NUM_THREADS, or the available cores (at most what the control group, a container's limit,
-            allows) divided by `processes`.
-        processes: number of processes that share the machine.
+        threads: 0: OMP_NUM_THREADS, or this process's share of the cores that a container's limit allows.
 
     Raises:
         DeviceError: this process may not use as many cores, or already computes with another number.

@@ -46,11 +46,7 @@ def ascend_obstacle() -> str:
 
 
 def choose_target(device_target: str) -> str:
-    """Return "CPU", "GPU" or "Ascend"; for "auto" the first of Ascend, GPU, CPU that works.
-
-    Raises:
-        DeviceError: the requested device does not work; the message says what is missing.
-    """
+    """Return "CPU", "GPU" or "Ascend", for "auto" the first that works; raise DeviceError with what is missing."""
     obstacles = {"Ascend": ascend_obstacle, "GPU": nvidia.gpu_obstacle}
     if device_target in obstacles:
         if obstacle := obstacles[device_target]():
@@ -62,7 +58,7 @@ def choose_target(device_target: str) -> str:
         return "Ascend"
     obstacle = nvidia.gpu_obstacle()
     if obstacle and nvidia.nvidia_gpus():
-        logger.warning(f"device: CPU, although there is a {nvidia.nvidia_gpus()[0].name}: {obstacle}")
+        logger.warning(f"device: CPU, although there is a {nvidia.nvidia_gpus()[0]}: {obstacle}")
     return "CPU" if obstacle else "GPU"
 
 
@@ -102,12 +98,8 @@ def setup_device(
         distribute: True in a process that scripts/launch.py started as one of device_num.
         seed: of MindSpore's and numpy's generators; None leaves them as they are.
         compute_type: type of matrix products: float32, float16 or bfloat16; "": the device's default.
-        fused_layers: use of the C++ layers (src/nn/fused_layers.py), for the backend of the result: auto (if they can
-            be used), always or never.
+        fused_layers: use of the C++ layers (src/nn/fused_layers.py): auto (if they can be used), always or never.
         threads: compute threads on CPU; 0: OMP_NUM_THREADS, or this process's share of the available cores.
-
-    Returns:
-        The chosen device.
 
     Raises:
         DeviceError: the device is absent or does not support the compute type, the number of processes is not
@@ -117,23 +109,16 @@ def setup_device(
 
     target = choose_target(device_target)
     compute_type = compute_type or default_compute_type(target)
-    _check_compute_type(compute_type, fused_layers, target)
     os.environ[FPMATH_MODE] = "STRICT"
     os.environ[COMPILER_CACHE] = "0"
     local_size = 1
     if distribute:
         if LOCAL_SIZE not in os.environ:
-            raise DeviceError(
-                "distribute is true, but this process was not started as one of several: use scripts/*_distribute.sh"
-            )
+            raise DeviceError("distribute is true, but this process has no launcher: use scripts/*_distribute.sh")
         device_id = int(os.environ.get("DEVICE_ID", "0")) if target != "CPU" else 0
         local_size = int(os.environ[LOCAL_SIZE])
-    available = {"GPU": len(nvidia.nvidia_gpus()), "CPU": 1}.get(target)
-    if available is not None and device_id >= available:
-        allowed = "0" if available == 1 else f"0 to {available - 1}"
-        raise DeviceError(f"device_id is {device_id}, but {target} has {available} device(s): allowed is {allowed}")
-    _check_fused_layers(fused_layers, target)
-    _set_target(target, device_id, _threads(threads, target, local_size))
+    _check_settings(target, device_id, compute_type, fused_layers, threads)
+    _set_target(target, device_id, cpu_threads.choose_threads(threads, local_size))
     if seed is not None:
         ms.set_seed(seed)
     rank, rank_size = _join_ranks(device_num) if distribute else (0, 1)
@@ -146,11 +131,7 @@ def setup_device(
 def ensure_device() -> None:
     """Set up the device that MindSpore's context names, for programs that use the project as a library.
 
-    Does nothing if MindSpore is in graph mode, as after setup_device, or after the first call: a mode that the program
-    chooses later stays.
-
-    Raises:
-        DeviceError: as setup_device.
+    Does nothing after the first call, or in graph mode, as after setup_device. Raises as setup_device.
     """
     import mindspore as ms
 
@@ -158,20 +139,28 @@ def ensure_device() -> None:
         setup_device(ms.get_context("device_target"), ms.get_context("device_id"), seed=None)
 
 
-def _check_compute_type(compute_type: str, fused_layers: str, target: str) -> None:
-    """Raise DeviceError if the target, with this use of the C++ layers, does not support the compute type."""
+def _check_settings(target: str, device_id: int, compute_type: str, fused_layers: str, threads: int) -> None:
+    """Raise DeviceError if a device with this index is absent, or does not support one of the settings."""
     if compute_type == "bfloat16" and (obstacle := bfloat16_obstacle(target)):
         raise DeviceError(f"compute_type is bfloat16, but {obstacle}")
     if compute_type == "bfloat16" and fused_layers == "never":
-        raise DeviceError(
-            "compute_type is bfloat16, which needs the C++ layers, but fused_layers is never: use auto or always, or "
-            "compute_type float32"
-        )
-    if compute_type == "float16" and fused_layers == "always" and target == "CPU":
-        raise DeviceError(
-            "fused_layers is always, but the C++ layers do not support compute_type float16: use auto or never, or "
-            "compute_type float32 or bfloat16"
-        )
+        raise DeviceError("compute_type bfloat16 needs the C++ layers, but fused_layers is never: change one of them")
+    available = {"GPU": len(nvidia.nvidia_gpus()), "CPU": 1}.get(target)
+    if available is not None and device_id >= available:
+        allowed = "0" if available == 1 else f"0 to {available - 1}"
+        raise DeviceError(f"device_id is {device_id}, but {target} has {available} device(s): allowed is {allowed}")
+    if threads and target != "CPU":
+        raise DeviceError(f"threads is {threads}, but only a CPU has this setting: the device is {target}")
+    if fused_layers != "always":
+        return
+    if target != "CPU":
+        raise DeviceError(f"fused_layers is always, but the C++ layers need a CPU: the device is {target}")
+    if compute_type == "float16":
+        raise DeviceError("fused_layers is always, but the C++ layers do not support compute_type float16")
+    try:
+        native_code.check_compiler()
+    except DeviceError as error:
+        raise DeviceError(f"fused_layers is always, but {error}") from error
 
 
 def _set_target(target: str, device_id: int, threads: int) -> None:
@@ -188,29 +177,7 @@ def _set_target(target: str, device_id: int, threads: int) -> None:
         ms.set_device(target, device_id)
     except RuntimeError as error:  # MindSpore cannot change the device once this process has computed
         if current_device != (target, device_id):
-            current = " ".join(map(str, current_device))
-            raise DeviceError(
-                f"this process already computes on {current} and cannot change to {target} {device_id}"
-            ) from error
-
-
-def _check_fused_layers(use: str, target: str) -> None:
-    """Raise DeviceError if the C++ layers are to be used always and cannot be."""
-    if use != "always":
-        return
-    if target != "CPU":
-        raise DeviceError(f"fused_layers is always, but the C++ layers need a CPU: the device is {target}")
-    try:
-        native_code.check_compiler()
-    except DeviceError as error:
-        raise DeviceError(f"fused_layers is always, but {error}") from error
-
-
-def _threads(threads: int, target: str, processes: int) -> int:
-    """Return the compute threads of this process; raise DeviceError if a number is set outside a CPU."""
-    if target != "CPU" and threads:
-        raise DeviceError(f"threads is {threads}, but only a CPU has this setting: the device is {target}")
-    return cpu_threads.choose_threads(threads, processes)
+            raise DeviceError(f"this process computes on {current_device}, not on {target} {device_id}") from error
 
 
 def _join_ranks(device_num: int) -> tuple[int, int]:
@@ -218,13 +185,10 @@ def _join_ranks(device_num: int) -> tuple[int, int]:
     from mindspore import communication
 
     communication.init()
-    rank, rank_size = communication.get_rank(), communication.get_group_size()
+    rank = communication.get_rank()
+    rank_size = communication.get_group_size()
     if rank_size != device_num:
         raise DeviceError(f"device_num is {device_num}, but {rank_size} processes were started")
-    if rank != int(os.environ["RANK_ID"]):
-        raise DeviceError(
-            f"MindSpore made this process rank {rank}, but it was started as rank {os.environ['RANK_ID']}"
-        )
     if rank > 0:
         set_level(logging.WARNING)
     return rank, rank_size
@@ -235,10 +199,9 @@ class DeviceConfig(OneDeviceConfig):
 
 
 def check_product(compute_type: str) -> float:
-    """Return the error of a (512, 512) product on the device against numpy in float64, relative to the largest entry.
+    """Return the error of a (512, 512) product against numpy in float64, relative to the largest entry.
 
-    Raises:
-        DeviceError: the error exceeds the type's rounding.
+    Raises DeviceError if it exceeds the type's rounding.
     """
     import mindspore as ms
     import numpy as np
@@ -254,27 +217,24 @@ def check_product(compute_type: str) -> float:
     if not difference <= allowed:
         raise DeviceError(
             f"a {compute_type} matrix product on the device differs from numpy's by {difference:.1e} of its largest "
-            f"entry, allowed is {allowed:.0e}: its results cannot be trusted"
+            f"entry, allowed is {allowed:.0e}"
         )
     return difference
 
 
 def main(config: DeviceConfig) -> None:
     """Print target, GPUs, driver, plugin, libraries and a checked matrix product."""
-    device = setup_device(config.device_target, config.device_id, threads=config.threads)
-    plugin = nvidia.gpu_plugin()
+    device = setup_device(**config.device_settings())
     missing = nvidia.missing_libraries()
-    gpus = [f"{gpu.name} ({gpu.capability}, {gpu.memory_gib:.0f} GiB)" for gpu in nvidia.nvidia_gpus()]
     rows = {
         "target": f"{device.target}, device {device.device_id}",
         "software": f"Python {sys.version.split()[0]}, mindspore {version('mindspore')}, numpy {version('numpy')}",
         "CPU cores": str(len(os.sched_getaffinity(0))),
         "C++ compiler": " ".join(native_code.find_compiler() or ["none: layers are not fused"]),
-        "NVIDIA GPUs": ", ".join(gpus) or "none",
-        "NVIDIA driver": nvidia.nvidia_driver_version(),
-        "GPU plugin": plugin.name if plugin else "none",
-        "CUDA libraries": f"{len(nvidia.CUDA_LIBRARIES) - len(missing)} of {len(nvidia.CUDA_LIBRARIES)}"
-        + (f"; missing {', '.join(missing)}" if missing else ""),
+        "NVIDIA GPUs": ", ".join(nvidia.nvidia_gpus()) or "none",
+        "NVIDIA driver": nvidia.describe_driver(),
+        "GPU plugin": str(nvidia.gpu_plugin() or "none"),
+        "CUDA libraries": f"{len(nvidia.CUDA_LIBRARIES)} needed, missing: {', '.join(missing) or 'none'}",
         "GPU": nvidia.gpu_obstacle() or "ready",
         "Ascend": ascend_obstacle() or "ready",
         "bfloat16": bfloat16_obstacle(device.target) or "ready",

@@ -82,10 +82,10 @@ _SHORT.maxstring = 80
 _SHORT.maxother = 80
 
 
-def first_few(items: Sequence[str], most: int = 3) -> str:
-    """Return at most `most` items, long ones cut, joined with commas and followed by "..." if there are more."""
-    shown = [shorten_text(item, LONGEST_ITEM) for item in items[:most]]
-    return ", ".join(shown) + (", ..." if len(items) > most else "")
+def first_few(items: Sequence[str], limit: int = 3) -> str:
+    """Return at most `limit` items, long ones cut, joined with commas and followed by "..." if there are more."""
+    shown = [shorten_text(item, LONGEST_ITEM) for item in items[:limit]]
+    return ", ".join(shown) + (", ..." if len(items) > limit else "")
 
 
 def shorten_text(text: str, length: int = 80) -> str:

@@ -17,16 +17,11 @@ from typing import Any, TextIO
 _SCRATCH = "unfinished-albert-"  # prefix of scratch folders' names
 _MARKER = ".scratch-of-albert"  # file in scratch folders; a user's folder of such a name does not have it
 NAME_BYTES = 255  # limit of a file's name, on every file system in use
-PATH_BYTES = 4096  # limit of a path with its terminating NUL, on Linux
 _NO_FILE = "it is a folder, a device or a pipe, and no file"
 
 
 def open_file(path: Path) -> io.BufferedReader:
-    """Open a regular file for reading bytes.
-
-    Raises:
-        OSError: it cannot be opened, or is a folder, a device or a pipe (which would block).
-    """
+    """Open a regular file for reading bytes; raise OSError for a folder, a device or a pipe, too (it would block)."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError as error:  # a NUL in the name
@@ -39,11 +34,9 @@ def open_file(path: Path) -> io.BufferedReader:
 
 def check_writable(folder: Path) -> None:
     """Raise OSError if the folder, or files in it, cannot be created; called before work starts."""
-    absolute = folder.absolute()
-    is_long = any(len(os.fsencode(name)) > NAME_BYTES for name in absolute.parts)
-    if is_long or len(os.fsencode(absolute)) + NAME_BYTES >= PATH_BYTES:
-        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), str(folder))
-    existing = absolute
+    existing = folder.absolute()
+    with contextlib.suppress(FileNotFoundError):
+        existing.lstat()  # fails for names that are too long
     while not os.path.lexists(existing):
         existing = existing.parent
     if not stat.S_ISDIR(existing.stat().st_mode):
@@ -56,8 +49,7 @@ def check_writable(folder: Path) -> None:
 def sync_to_disk(path: Path) -> None:
     """Flush a file, or a folder's list of names, to the disk (fsync).
 
-    Folders that cannot be opened for reading, or whose file system has no fsync, are skipped: renames in them are
-    atomic in any case.
+    Folders that cannot be opened, or whose file system has no fsync, are skipped: renames in them are atomic anyway.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY)
@@ -71,17 +63,10 @@ def sync_to_disk(path: Path) -> None:
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Call `write` on a temporary file, then rename that to `path`.
+    """Call `write` on a temporary file with the name of `path`, then rename that to `path`.
 
     An existing file stays complete until the new one is on the disk; its permissions are kept. A link is followed: its
-    target is replaced.
-
-    Args:
-        write: receives the temporary path, in a scratch_folder, with the file name of `path`, because some writers
-            choose the format by the name.
-
-    Raises:
-        OSError: the file cannot be written, or `path` is a folder, a device or a pipe; the error names it.
+    target is replaced. OSErrors, also for a folder, a device or a pipe, name `path`.
     """
     with _replacing(path) as temporary:
         write(temporary)
@@ -189,7 +174,9 @@ def make_readable(path: Path) -> None:
 def _replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path for the context to write, then rename it to `path` or, for a link, its target."""
     target = Path(os.path.realpath(path))
-    status = _status_of_file(target)
+    status = target.stat() if os.path.lexists(target) else None
+    if status and not stat.S_ISREG(status.st_mode):
+        raise FileExistsError(errno.EEXIST, _NO_FILE, str(target))
     with scratch_folder(target) as folder:
         temporary = folder / path.name
         yield temporary
@@ -203,14 +190,3 @@ def _replacing(path: Path) -> Iterator[Path]:
         sync_to_disk(temporary)
         temporary.replace(target)
         sync_to_disk(target.parent)
-
-
-def _status_of_file(path: Path) -> os.stat_result | None:
-    """Return the status of a file, None if there is none; raise OSError for anything else, which must stay."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    if not stat.S_ISREG(status.st_mode):
-        raise FileExistsError(errno.EEXIST, _NO_FILE, str(path))
-    return status

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from model_utils.errors import ConfigError
@@ -20,37 +20,28 @@ class Engine:
         sign: variable that is set where the engine has started this process.
         index: variable with the machine's index, from 0.
         count: variable with the number of machines; "": the engine does not tell.
-        first: variable from which the first machine's name follows; "": the engine does not tell.
-        first_of: makes the name from the variable's value.
+        names: variable with the names of the machines, or of the first one; "": the engine does not tell.
     """
 
     name: str
     sign: str
     index: str
     count: str = ""
-    first: str = ""
-    first_of: Callable[[str], str] = str.strip
+    names: str = ""
 
 
-def first_of_slurm(nodes: str) -> str:
-    """Return the first name of a Slurm node list: "gpu[03-07,12],cpu1" -> "gpu03"."""
-    first = re.match(r"[^\[,]*(\[[^]]*\][^,]*)?", nodes.strip())
-    return re.sub(r"\[([^],-]+)[^]]*\]", r"\1", first[0] if first else "")
-
-
-def first_of_list(names: str) -> str:
-    """Return the first of several names with commas between them."""
-    return names.split(",")[0].strip()
+def first_name(names: str) -> str:
+    """Return the first of names with commas between them, which Slurm may shorten: "gpu[03-07,12],cpu1" -> "gpu03"."""
+    first = re.match(r"[^\[,]*(\[[^]]*\][^,]*)?", names.strip())
+    return re.sub(r"\[([^],-]+)[^]]*\]", r"\1", first[0] if first else "").strip()
 
 
 ENGINES = (
     # It stands first: mpirun in a job of Slurm sees the variables of both.
     Engine("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     # SLURM_STEP_*: set by srun alone, so that a script of sbatch without it is one machine.
-    Engine(
-        "Slurm", "SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", first_of_slurm
-    ),
-    Engine("Volcano or ModelArts", "VC_TASK_INDEX", "VC_TASK_INDEX", "MA_NUM_HOSTS", "VC_WORKER_HOSTS", first_of_list),
+    Engine("Slurm", "SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST"),
+    Engine("Volcano or ModelArts", "VC_TASK_INDEX", "VC_TASK_INDEX", "MA_NUM_HOSTS", "VC_WORKER_HOSTS"),
     Engine("a Kubernetes Indexed Job", "JOB_COMPLETION_INDEX", "JOB_COMPLETION_INDEX"),
     Engine("a launcher with torchrun's variables", "NODE_RANK", "NODE_RANK", "NNODES", "MASTER_ADDR"),
 )
@@ -97,8 +88,7 @@ def find_machine(
 
     Args:
         local_size: ranks of each machine.
-        worker_num, node_rank, master_addr, master_port: msrun's options: ranks in total, this machine's index, name and
-            port of the first machine; None or "": not given.
+        worker_num, node_rank, master_addr, master_port: msrun's options; None or "": not given.
 
     Raises:
         ConfigError: a number is missing, no number or out of range; the first machine is not known.
@@ -106,9 +96,8 @@ def find_machine(
     engine = next((engine for engine in ENGINES if engine.sign in environment), None)
     if worker_num is not None:
         if worker_num < local_size or worker_num % local_size:
-            raise ConfigError(
-                key="worker_num", value=worker_num, expected=f"a multiple of the {local_size} processes of a machine"
-            )
+            expected = f"a multiple of the {local_size} processes of a machine"
+            raise ConfigError(key="worker_num", value=worker_num, expected=expected)
         count = worker_num // local_size
     elif engine:
         count = _number(environment, engine.count, 0)
@@ -130,7 +119,7 @@ def find_machine(
         raise ConfigError(key="node_rank", value=node_rank, expected=f"0 to {count - 1}")
     address = master_addr or environment.get("MASTER_ADDR", "")
     if not address and engine:
-        address = engine.first_of(environment.get(engine.first, ""))
+        address = first_name(environment.get(engine.names, ""))
     if not address:
         raise ConfigError(key="master_addr", value="", expected="the name or address of the first machine")
     return Machine(node_rank, count, local_size, address, port)

@@ -32,9 +32,7 @@ def matching(pattern: str, allowed: str) -> AfterValidator:
 
 
 FileName = Annotated[
-    str,
-    Field(max_length=NAME_BYTES),
-    matching(r"[^/\x00]*[^/.\x00][^/\x00]*", "the name of a file in the same folder"),
+    str, Field(max_length=NAME_BYTES), matching(r"[^/\x00]*[^/.\x00][^/\x00]*", "the name of a file in the same folder")
 ]
 Sha256 = Annotated[str, matching("[0-9a-f]{64}", "a sha256 of 64 hexadecimal digits")]
 
@@ -50,11 +48,9 @@ Result = TypeVar("Result")
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text.
+    """Return the value of a JSON text; raise ValueError if it cannot be written as JSON again.
 
-    Raises:
-        ValueError: it is not JSON or not UTF-8, is nested too deeply, has a key twice, or holds NaN, 1e999 or half a
-            surrogate pair.
+    So it is not UTF-8, is nested too deeply, has a key twice, or holds NaN, 1e999 or half a surrogate pair.
     """
     content = text.encode() if isinstance(text, str) else text
     value = from_json(content, allow_inf_nan=False, catch_duplicate_keys=True)
@@ -100,19 +96,12 @@ def read_validated(path: Path, validate: Callable[[Any], Result], error: type[Us
     if last != CHECKSUM and value[last] == checksum_of({key: value[key] for key in value if key != last}):
         raise error(f"{path} is damaged: its key {CHECKSUM} has become {shorten(last)}; restore its name")
     if CHECKSUM in value and value.pop(CHECKSUM) != checksum_of(value):
-        raise error(
-            f"{path} was changed after it was written: its {CHECKSUM} does not match its values. Restore them, or "
-            f"remove the key {CHECKSUM} if the change is intended"
-        )
+        raise error(f"{path} was changed after it was written: restore its values, or remove the key {CHECKSUM}")
     return validate(value)
 
 
 def validated(value: Any, schema: type[SchemaType], origin: str, error: type[UserError] = DataError) -> SchemaType:
-    """Return a value as an instance of its schema.
-
-    Raises:
-        error: the value does not fit; the message names `origin` (a file or its line), the key and what is allowed.
-    """
+    """Return a value as an instance of its schema; raise `error`, which names `origin` (a file or line) and key."""
     try:
         # pydantic's JSON mode accepts lists for tuples and whole numbers for floats.
         return schema.model_validate_json(json.dumps(value))

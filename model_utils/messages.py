@@ -9,10 +9,7 @@ from typing import TextIO
 from tqdm import tqdm
 
 # Loggers of this project; other libraries are shown from WARNING up.
-PROJECT = (
-    *("src", "model_utils", "dataset", "scripts", "benchmarks"),
-    *("run_pretrain", "pretrain_eval", "export", "predict", "__main__"),
-)
+PROJECT = "src model_utils dataset scripts benchmarks run_pretrain pretrain_eval export predict __main__".split()
 
 
 class _ConsoleHandler(logging.Handler):

@@ -6,32 +6,13 @@ import functools
 import os
 import re
 import subprocess
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 # Libraries that MindSpore's GPU plugin links, by their sonames; requirements-gpu.txt installs them.
-CUDA_LIBRARIES = (
-    "libcudart.so.11.0",
-    "libcublas.so.11",
-    "libcudnn.so.8",
-    "libcurand.so.10",
-    "libcusolver.so.11",
-    "libcufft.so.10",
-    "libcusparse.so.11",
-    "libnvrtc.so.11.2",
-    "libnccl.so.2",
-)
+CUDA_LIBRARIES = """libcudart.so.11.0 libcublas.so.11 libcudnn.so.8 libcurand.so.10 libcusolver.so.11 libcufft.so.10
+    libcusparse.so.11 libnvrtc.so.11.2 libnccl.so.2""".split()
 GPU_SETUP = "install it with `pip install -r requirements-gpu.txt` and run `. scripts/gpu_env.sh` before Python"
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """NVIDIA GPU as reported by the driver; capability as in `sm_90`."""
-
-    name: str
-    capability: str
-    memory_gib: float
 
 
 @functools.cache
@@ -45,44 +26,31 @@ def _cuda_driver() -> ctypes.CDLL | None:
 
 
 @functools.cache
-def nvidia_gpus() -> tuple[Gpu, ...]:
-    """Return the GPUs that NVIDIA's driver offers this process; () without a driver."""
+def nvidia_gpus() -> tuple[str, ...]:
+    """Return the names of the GPUs that NVIDIA's driver offers this process; () without a driver."""
     driver = _cuda_driver()
     if driver is None:
         return ()
     count = ctypes.c_int()
     driver.cuDeviceGetCount(ctypes.byref(count))
-    return tuple(_describe_gpu(driver, index) for index in range(count.value))
+    names = []
+    for index in range(count.value):
+        device = ctypes.c_int()
+        name = ctypes.create_string_buffer(128)
+        driver.cuDeviceGet(ctypes.byref(device), index)
+        driver.cuDeviceGetName(name, len(name), device)
+        names.append(name.value.decode())
+    return tuple(names)
 
 
-def _describe_gpu(driver: ctypes.CDLL, index: int) -> Gpu:
-    """Return the properties of the GPU with this index."""
-    device = ctypes.c_int()
-    name = ctypes.create_string_buffer(128)
-    memory = ctypes.c_size_t()
-    driver.cuDeviceGet(ctypes.byref(device), index)
-    driver.cuDeviceGetName(name, len(name), device)
-    driver.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
-    digits = []
-    for attribute in (75, 76):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
-        value = ctypes.c_int()
-        driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
-        digits.append(str(value.value))
-    return Gpu(name.value.decode(), "sm_" + "".join(digits), memory.value / 2**30)
-
-
-def nvidia_driver_version() -> str:
-    """Return the driver's version and the highest CUDA version it supports, as in `550.54 (CUDA 12.4)`, or "none"."""
+def describe_driver() -> str:
+    """Return the highest CUDA version that the driver supports, as in `CUDA 12.4`, or "none"."""
     driver = _cuda_driver()
     if driver is None:
         return "none"
     cuda = ctypes.c_int()
     driver.cuDriverGetVersion(ctypes.byref(cuda))
-    release = "unknown"
-    with contextlib.suppress(OSError):
-        match = re.search(r"Kernel Module.*?(\d+\.[\d.]+)", Path("/proc/driver/nvidia/version").read_text())
-        release = match.group(1) if match else release
-    return f"{release} (CUDA {cuda.value // 1000}.{cuda.value % 1000 // 10})"
+    return f"CUDA {cuda.value // 1000}.{cuda.value % 1000 // 10}"
 
 
 def gpu_plugin() -> Path | None:
@@ -106,9 +74,9 @@ def missing_libraries() -> list[str]:
 
 def _nvcc_release() -> str:
     """Return the release in `$CUDA_HOME/bin/nvcc --version`, by which MindSpore chooses its plugin; "" if none."""
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        nvcc = Path(os.environ.get("CUDA_HOME", "/nowhere")) / "bin/nvcc"
-        output = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
+    nvcc = Path(os.environ.get("CUDA_HOME", "/nowhere")) / "bin/nvcc"
+    with contextlib.suppress(OSError):
+        output = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout
         match = re.search(r"release (\d+\.\d+)", output)
         return match.group(1) if match else ""
     return ""

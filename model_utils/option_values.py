@@ -129,8 +129,7 @@ def section(default: Any, meaning: str, used_if: tuple[str, Any] | None = None) 
     """Return a field for a nested configuration; keys that a file leaves out are those of `default`.
 
     Args:
-        used_if: (another key of the same class, value): with another value the section has no effect; its flags are
-            rejected, but a file may contain it.
+        used_if: (key of the same class, value) without which flags of the section are rejected; a file may have it.
     """
     extra: Any = {"rules": Rules(needs=used_if, section=type(default))}
     return Field(default, description=meaning, json_schema_extra=extra)
@@ -187,13 +186,10 @@ def value_type(field: FieldInfo) -> Any:
 
 
 def read_value(value: Any, kind: Any) -> Any:
-    """Return a value from yaml, the command line or Python converted to its field's type.
+    """Return a value from yaml, the command line or Python, converted to its field's type, or raise ValueError.
 
     Args:
         kind: bool, int, float, str, an Enum, tuple[str, ...] or dict[str, tuple[Any, ...]].
-
-    Raises:
-        ValueError: the value cannot be converted.
     """
     if kind is str:
         value = os.fspath(value) if isinstance(value, os.PathLike) else value
@@ -217,8 +213,7 @@ def read_value(value: Any, kind: Any) -> Any:
 def read_lists(value: Any) -> dict[str, tuple[Any, ...]]:
     """Return a mapping of dotted keys to lists from yaml, Python or its yaml text; sections may be nested.
 
-    Raises:
-        ValueError: it is no mapping, or a value is no list or an empty one.
+    Raises ValueError if it is no mapping, or a value is no list or an empty one.
     """
     value = parse_yaml(value) if isinstance(value, str) else value
     if not isinstance(value, Mapping | None):

@@ -8,10 +8,9 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
-from typing import Any, Protocol
+from typing import Any
 
 from model_utils.errors import UserError
 
@@ -23,32 +22,13 @@ SILENCE = 20  # s without an answer after which a machine counts as lost
 RETRY_INTERVAL = 0.5  # s between two attempts to reach a server that has not started
 
 
-class MeetingPlace(Protocol):
-    """Interface of ranks to a rendezvous in this process (Rendezvous) or in another one (RendezvousClient)."""
-
-    def exchange(self, rank: int, barrier: int, what: str, value: bytes, seconds: float) -> list[tuple[str, bytes]]: ...
-
-
-@dataclass
-class _Barrier:
-    """Values at one barrier by rank, each with the name that its rank gives the barrier, and how many ranks left it."""
-
-    values: dict[int, tuple[str, bytes]] = field(default_factory=dict)
-    left: int = 0
-
-
 class Rendezvous:
-    """State of a job's meetings, for any number of threads.
-
-    Args:
-        size: number of ranks.
-        local_size: ranks of a machine; machine m has the ranks from m * local_size on.
-    """
+    """State of the meetings of `size` ranks, for many threads; machine m has the ranks from m * local_size on."""
 
     def __init__(self, size: int, local_size: int = 0) -> None:
         self.size = size
         self.local_size = local_size or size
-        self._barriers: dict[int, _Barrier] = {}
+        self._barriers: dict[int, dict[int, tuple[str, bytes]]] = {}  # number -> rank -> name of the barrier, value
         self._ended: dict[int, str] = {}  # rank -> why it failed; "": it ended as it should
         self._silences: dict[int, float] = {}  # machine -> s since its last report
         self._changed = threading.Condition()
@@ -66,32 +46,25 @@ class Rendezvous:
         """
         remaining = seconds  # of this process's own time, as in count_silence
         with self._changed:
-            meeting = self._barriers.setdefault(barrier, _Barrier())
-            meeting.values[rank] = (what, value)
+            values = self._barriers.setdefault(barrier, {})
+            values[rank] = (what, value)
+            self._barriers.pop(barrier - 1, None)  # it is complete, and those that still read it have its values
             self._changed.notify_all()
-            while absent := sorted({*range(self.size)} - {*meeting.values}):
+            while absent := sorted({*range(self.size)} - {*values}):
                 for other in absent:
                     if other in self._ended:
                         raise UserError(f"rank {other} has ended while this one waited for it at {what}")
                     if loss := self._loss(other // self.local_size):
                         raise UserError(f"rank {other} has not come to {what}: {loss}")
                 if remaining <= 0:
-                    raise UserError(
-                        f"rank {absent[0]} has not come to {what} within {seconds / 60:g} minutes: see its log"
-                    )
+                    raise UserError(f"rank {absent[0]} has not come to {what} within {seconds / 60:g} minutes")
                 start = time.monotonic()
                 self._changed.wait(min(1.0, remaining))
                 remaining -= min(1.0, time.monotonic() - start)
-            meeting.left += 1
-            if meeting.left == self.size:
-                del self._barriers[barrier]
-            return [meeting.values[other] for other in range(self.size)]
+            return [values[other] for other in range(self.size)]
 
     def report(self, machine: int, ended: Mapping[int, str]) -> str:
-        """Record that a machine's launcher is alive and which of its ranks have ended.
-
-        Args:
-            ended: rank -> why it failed; "": it ended as it should.
+        """Record that a machine's launcher is alive and which of its ranks have ended (rank -> why it failed, or "").
 
         Returns:
             Why the job has failed, as a sentence; "" if it has not, or if a rank of this machine failed first.
@@ -110,10 +83,8 @@ class Rendezvous:
         """Record that a machine takes part; raise UserError if it expects another job, or another one has its index."""
         with self._changed:
             if (size, local_size) != (self.size, self.local_size):
-                raise UserError(
-                    f"machine {machine} has {local_size} of {size} ranks, but the first machine {self.local_size} of "
-                    f"{self.size}: start all with the same --nproc and --worker_num"
-                )
+                sizes = f"{local_size} of {size} ranks, but the first machine {self.local_size} of {self.size}"
+                raise UserError(f"machine {machine} has {sizes}: give all the same --nproc and --worker_num")
             if machine in self._silences:
                 raise UserError(f"two machines of this job have the index {machine}: give each its own --node_rank")
             self._silences[machine] = 0.0
@@ -144,12 +115,8 @@ class RendezvousServer:
     """Listener that answers calls of a rendezvous' methods, each client in a thread of its own.
 
     Args:
-        rendezvous: what the clients call.
-        address: host and port; port 0 takes a free one.
+        address: host and port; port 0 takes a free one. One that cannot be used is a UserError.
         key: secret that clients must know; nothing is unpickled from others.
-
-    Raises:
-        UserError: the port cannot be used.
     """
 
     def __init__(self, rendezvous: Rendezvous, address: tuple[str, int], key: bytes) -> None:
@@ -158,9 +125,7 @@ class RendezvousServer:
         try:
             self._listener = Listener(address, backlog=1024)
         except OSError as error:
-            raise UserError(
-                f"port {address[1]} cannot be used: {error.strerror}; give another --master_port"
-            ) from error
+            raise UserError(f"port {address[1]} cannot be used: {error.strerror}; change --master_port") from error
         self.address: tuple[str, int] = self._listener.address  # type: ignore[assignment]
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -190,20 +155,15 @@ class RendezvousServer:
 
 
 class RendezvousClient:
-    """Rendezvous of another process.
+    """Rendezvous of another process; a server that cannot be reached or has another key is a UserError.
 
     Args:
-        address: host and port.
-        key: secret of the job.
         start_seconds: longest time to wait for the server to start.
         launcher: process id of the parent, without which nobody watches over this process; 0: it needs none.
-
-    Raises:
-        UserError: the server cannot be reached or has another key.
     """
 
     def __init__(self, address: tuple[str, int], key: bytes, start_seconds: float = 0, launcher: int = 0) -> None:
-        self.address = address
+        self._name = f"{address[0]}:{address[1]}"
         self.launcher = launcher
         deadline = time.monotonic() + start_seconds
         while True:
@@ -214,10 +174,6 @@ class RendezvousClient:
                 if time.monotonic() > deadline or not isinstance(error, OSError):
                     raise UserError(f"{self._name} does not answer as this job's first machine: {error}") from error
                 time.sleep(RETRY_INTERVAL)
-
-    @property
-    def _name(self) -> str:
-        return f"{self.address[0]}:{self.address[1]}"
 
     def exchange(self, rank: int, barrier: int, what: str, value: bytes, seconds: float) -> list[tuple[str, bytes]]:
         """Call Rendezvous.exchange; also raise UserError if the launcher has ended."""

@@ -11,15 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    ValidationError,
-    ValidationInfo,
-    ValidatorFunctionWrapHandler,
-    field_validator,
-    model_validator,
-)
+import pydantic
+from pydantic import ValidationError, ValidationInfo
 from pydantic.fields import FieldInfo
 
 from model_utils.command_line import COMMAND_LINE, make_parser, nest, parse_flags
@@ -51,10 +44,10 @@ ROOT = Path(__file__).resolve().parents[1]
 VALUES_ONLY = "values only"  # validation context: check single values, but not keys against each other
 
 
-class Config(BaseModel):
+class Config(pydantic.BaseModel):
     """Base of all configurations; values are converted to the field's type and checked on construction."""
 
-    model_config = ConfigDict(
+    model_config = pydantic.ConfigDict(
         frozen=True,
         extra="forbid",
         allow_inf_nan=False,
@@ -82,9 +75,9 @@ class Config(BaseModel):
 
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # pydantic then skips __init__ for sections
 
-    @field_validator("*", mode="wrap")
+    @pydantic.field_validator("*", mode="wrap")
     @classmethod
-    def _convert(cls, value: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+    def _convert(cls, value: Any, check: pydantic.ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
         field = cls.model_fields[info.field_name or ""]
         rules = rules_of(field)
         if rules.is_list:
@@ -102,7 +95,7 @@ class Config(BaseModel):
             raise ValueError
         return value
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _check_all(self, info: ValidationInfo) -> Self:
         if info.context != VALUES_ONLY:
             self._check_needs()
@@ -153,8 +146,7 @@ class Config(BaseModel):
         return type(self)(**dict(self) | changes)
 
     def __str__(self) -> str:
-        """Return the configuration as yaml on one line."""
-        return write_yaml(self.to_dict(), one_line=True).strip()
+        return str(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration for yaml: sections become dicts, tuples lists; keys that are None are left out."""
@@ -202,9 +194,8 @@ def with_default(field: FieldInfo, default: Any) -> FieldInfo:
 
 def write_config(config: Config, path: str | Path) -> None:
     """Write the configuration as yaml, atomically; reading it back gives an identical configuration."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, write_yaml(config.to_dict()))
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_text(Path(path), write_yaml(config.to_dict()))
 
 
 def merge(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -252,21 +243,18 @@ def _checked(kind: type[Config], tree: Mapping[str, Any], origin: str) -> dict[s
 def _read_file(kind: type[Config], path: str) -> dict[str, Any]:
     """Return the checked keys of a yaml file that belong to `kind`.
 
-    Keys of classes that share the file are checked and left out; if there are any, `not_shared` keys are left out too.
+    Keys of classes that share the file are left out; if there are any, `not_shared` keys are left out too.
     """
     tree = {} if path == os.devnull else read_yaml(path)
-    own_tree: dict[str, Any] = {}
-    valid_keys: list[str] = []
-    for owner in (*kind.file_sharers, kind):  # `kind` is the last one
-        names = names_of(owner)
-        valid_keys += [*names, *dict(leaves_of(owner))]
-        own_tree = {key: value for key, value in tree.items() if key in names}
-        own_values = _checked(owner, own_tree, path)
+    names = names_of(kind)
+    shared_names = [name for sharer in kind.file_sharers for name in names_of(sharer)]
     for key in tree:
-        if key not in valid_keys:
-            raise unknown_key(str(key), valid_keys).at(path)
-    not_shared = kind.not_shared if len(own_tree) < len(tree) else frozenset()
-    return {key: value for key, value in own_values.items() if key not in not_shared}
+        if key not in names and key not in shared_names:
+            leaves = [name for owner in (*kind.file_sharers, kind) for name in dict(leaves_of(owner))]
+            raise unknown_key(str(key), [*shared_names, *names, *leaves]).at(path)
+    own_tree = {key: value for key, value in tree.items() if key in names}
+    not_shared = kind.not_shared if len(own_tree) < len(tree) else ()
+    return {key: value for key, value in _checked(kind, own_tree, path).items() if key not in not_shared}
 
 
 def _check_used(config: Config, flags: Mapping[str, Any], prefix: str = "") -> None:

@@ -13,7 +13,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from model_utils.errors import ConfigError, shorten_text
 from model_utils.json_files import read_file
 
-MOST_BYTES = 1 << 17  # of a configuration; the reader takes tens of seconds for a megabyte
+MAX_BYTES = 1 << 17  # of a configuration; the reader takes tens of seconds for a megabyte
 NESTING = 100  # levels of lists and mappings
 
 
@@ -27,30 +27,28 @@ def parse_yaml(text: str) -> Any:
         raise ConfigError(f"not yaml: {shorten_text(str(error), 300)}") from None
 
 
-def write_yaml(value: Any, one_line: bool = False) -> str:
-    """Return a value as yaml text, on one line or with a line for each key."""
+def write_yaml(value: Any) -> str:
+    """Return a value as yaml text."""
     text = io.StringIO()
-    _yaml(one_line).dump(value, text)
+    _yaml().dump(value, text)
     return text.getvalue()
 
 
-def _yaml(one_line: bool = False) -> YAML:
+def _yaml() -> YAML:
     yaml: Any = YAML(typ="safe", pure=True)
     yaml.max_depth = NESTING
-    yaml.default_flow_style = one_line
+    yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False
     yaml.allow_unicode = False  # with it a next-line character (U+0085) would be lost on reading
-    yaml.width = MOST_BYTES
+    yaml.width = MAX_BYTES
     return yaml
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """Return the mapping in a yaml file; raise ConfigError if it is missing, too large, not yaml or not a mapping."""
     raw = read_file(Path(path), ConfigError)
-    if len(raw) > MOST_BYTES:
-        raise ConfigError(
-            f"{path} has {len(raw):,} bytes, a configuration has at most {MOST_BYTES:,}: is it another file?"
-        )
+    if len(raw) > MAX_BYTES:
+        raise ConfigError(f"{path} has {len(raw):,} bytes, a configuration has at most {MAX_BYTES:,}")
     try:
         content = parse_yaml(raw.decode("utf-8"))
     except UnicodeDecodeError as error:

@@ -3,12 +3,10 @@
 The ranks form one of MindSpore's dynamic clusters, with a scheduler process and environment variables. Rank 0's output
 is shown; the output of all is kept in LOGS. SIGTERM, Ctrl-C and the end of the terminal (SIGHUP, unless nohup ignores
 it) are forwarded to the ranks, which save and exit. When a rank fails, the others notice (src/training/ranks.py) and
-have GRACE seconds to end; the last line names the rank and its reason. A rank that is paused (SIGSTOP) for PAUSED
-seconds while another runs counts as failed. When the scheduler fails, the ranks are asked to stop.
+have GRACE seconds to end; the last line names the rank and its reason.
 
 A job of several machines has a launcher on each (model_utils/job_machines.py). That of the first machine runs the
 scheduler and the rendezvous, to which all report (model_utils/rendezvous.py); a failure on one machine ends all.
-
 MindSpore's own msrun is not used: it kills the other ranks at once, even one that saves, and ends in a traceback.
 """
 
@@ -31,9 +29,7 @@ from model_utils.job_machines import LOCAL_SIZE, Machine, find_machine
 from model_utils.rendezvous import ADDRESS, KEY, LAUNCHER, SILENCE, Rendezvous, RendezvousClient, RendezvousServer
 
 GRACE = 12.0  # s that ranks have to end after one that failed; checkpoints not complete by then are lost
-PAUSED = 15.0  # s that a rank may be paused; GRACE + PAUSED must stay below the 30 s timeout of a CPU's collective
-POLL_INTERVAL = 0.1  # s between two looks at the ranks
-REPORT_INTERVAL = 1.0  # s between two reports to the first machine
+POLL_INTERVAL = 0.1  # s between two looks at the ranks and reports to the first machine
 SHOWN = 5.0  # s to wait for a slow reader of the output before the failure is reported
 SIGNAL_WAIT = 0.5  # s after which a rank that received the signal itself has logged STOP_MESSAGE
 STOP_MESSAGE = b"asked to stop"  # logged by src/training/stop_signals.py
@@ -45,34 +41,16 @@ STOPPED = tuple(128 + number for number in SIGNALS)  # exit codes of a rank that
 
 @dataclass(frozen=True)
 class JobProcess:
-    """A rank or the scheduler.
-
-    Args:
-        name: used in messages.
-        log: file of its output.
-        process: handle of the started process.
-    """
+    """A rank or the scheduler, with its name for messages and the file of its output."""
 
     name: str
     log: Path
     process: subprocess.Popen
 
-    def stops(self) -> bool:
-        """Return True if it has logged that it was asked to stop."""
-        return STOP_MESSAGE in self.log.read_bytes()
-
     def errors(self) -> list[str]:
         """Return the error sentences in its log."""
         lines = self.log.read_text(errors="replace").splitlines()
         return [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-
-    def is_paused(self) -> bool:
-        """Return True if a signal has stopped the process; a debugger's stop has another state letter."""
-        try:
-            state = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2]
-        except OSError:
-            return False
-        return state.split()[:1] == ["T"]
 
     def reason(self) -> str:
         """Return why it ended: its last error sentence, else the signal that killed it, else its exception."""
@@ -88,12 +66,10 @@ class JobProcess:
 
 
 class Job:
-    """Processes of a job on this machine.
+    """Processes of a job on this machine: ranks that run `command`, and on the first machine the scheduler.
 
     Args:
-        machine: this machine and its ranks.
         logs: folder of their output.
-        command: command line of every rank.
         key: secret of the job, the same on all machines.
     """
 
@@ -103,21 +79,19 @@ class Job:
         self.command = command
         self.key = key
         self.address = ""  # of the first machine
-        self.rendezvous_port = 0
+        self.rendezvous_port = machine.port + 1 if machine.port else 0
         self.rendezvous: Rendezvous | RendezvousClient  # of the first machine: its own object, or a connection to it
-        self.processes: list[JobProcess] = []  # the ranks in their order, then the scheduler on the first machine
+        self.ranks: list[JobProcess] = []
+        self.scheduler: JobProcess | None = None  # on the first machine
         self.stop = 0  # the signal by which the ranks were asked to stop
-        self.requests = 0  # number of signals received
         self.ended = threading.Event()  # set when all ranks have ended
-        self.pauses: dict[JobProcess, float] = {}  # s that ranks have been paused while others run
-        self.paused: list[JobProcess] = []  # ranks killed because they were paused too long
+        self.failed: JobProcess | None = None  # the first process of this machine that failed
         self.failure_elsewhere = ""  # why the job has failed on another machine
 
     def join(self) -> None:
         """Start the rendezvous on the first machine, else connect to it; raise UserError if that fails."""
         machine = self.machine
         key = self.key.encode()
-        self.rendezvous_port = machine.port + 1 if machine.port else 0
         if machine.index == 0:
             self.rendezvous = Rendezvous(machine.size, machine.local_size)
             host = "127.0.0.1" if machine.count == 1 else "0.0.0.0"
@@ -134,10 +108,12 @@ class Job:
     def start(self) -> None:
         """Start the ranks and, on the first machine, the scheduler."""
         machine = self.machine
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            free_port = free.getsockname()[1]
         common = {
             "MS_WORKER_NUM": machine.size,
             "MS_SCHED_HOST": self.address,
-            "MS_SCHED_PORT": machine.port or free_port(),
+            "MS_SCHED_PORT": machine.port or free_port,
             "MS_TOPO_TIMEOUT": START_TIMEOUT,
             "RANK_SIZE": machine.size,
             LOCAL_SIZE: machine.local_size,
@@ -146,18 +122,13 @@ class Job:
             KEY: self.key,
         }
         for device, rank in enumerate(machine.ranks):
-            numbers = {"MS_NODE_ID": rank, "RANK_ID": rank, "DEVICE_ID": device}
-            environment = {**common, **numbers, "MS_ROLE": "MS_WORKER"}
-            self._start(f"rank {rank}", f"worker_{rank}.log", environment, self.command)
+            numbers = {"MS_NODE_ID": rank, "RANK_ID": rank, "DEVICE_ID": device, "MS_ROLE": "MS_WORKER"}
+            self.ranks.append(self._start(f"rank {rank}", f"worker_{rank}.log", common | numbers, self.command))
         if machine.index == 0:
-            self._start("the scheduler", "scheduler.log", {**common, "MS_ROLE": "MS_SCHED"}, SCHEDULER)
+            environment = common | {"MS_ROLE": "MS_SCHED"}
+            self.scheduler = self._start("the scheduler", "scheduler.log", environment, SCHEDULER)
 
-    @property
-    def ranks(self) -> list[JobProcess]:
-        """The ranks of this machine."""
-        return self.processes[: self.machine.local_size]
-
-    def _start(self, name: str, log: str, environment: dict[str, object], command: list[str]) -> None:
+    def _start(self, name: str, log: str, environment: dict[str, object], command: list[str]) -> JobProcess:
         """Start one process with its log and additional environment variables."""
         variables = os.environ | {key: str(value) for key, value in environment.items()}
         with (self.logs / log).open("wb") as output:
@@ -165,7 +136,7 @@ class Job:
             process = subprocess.Popen(
                 command, env=variables, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
             )
-        self.processes.append(JobProcess(name, self.logs / log, process))
+        return JobProcess(name, self.logs / log, process)
 
     def ask_to_stop(self, number: int, _: FrameType | None = None) -> None:
         """Forward a signal to every running rank; the first signal only to ranks that have not received it themselves.
@@ -174,21 +145,18 @@ class Job:
         """
         is_first = not self.stop
         self.stop = number
-        self.requests += 1
         # At the end of a terminal both the system and the shell send SIGHUP; the second one must not end the save.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         if is_first:
             time.sleep(SIGNAL_WAIT)
-            if self.requests > 1:  # a second signal came meanwhile and was forwarded to all ranks
-                return
         for rank in self.ranks:
-            if rank.process.poll() is None and not (is_first and rank.stops()):
+            if rank.process.poll() is None and not (is_first and STOP_MESSAGE in rank.log.read_bytes()):
                 rank.process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """Kill all processes that still run."""
-        for job_process in self.processes:
-            if job_process.process.poll() is None:
+        for job_process in (*self.ranks, self.scheduler):
+            if job_process and job_process.process.poll() is None:
                 job_process.process.kill()
                 job_process.process.wait()
 
@@ -198,103 +166,70 @@ class Job:
         output_thread = threading.Thread(target=self.show_first_rank, daemon=True)
         output_thread.start()
         try:
-            failed = self.watch()
+            codes = self.watch()
         finally:
             self.ended.set()
         output_thread.join(SHOWN)
-        codes = [rank.process.returncode for rank in self.ranks]
-        message = ""
-        if self.failure_elsewhere:
+        message = self.failure_elsewhere
+        if message:
             code = next(filter(None, codes), 1)
-            message = self.failure_elsewhere
-        elif failed is not None:
-            code = failed.process.returncode
-            message = f"{failed.name} failed: {self.reason(failed)} (its output: {failed.log})"
+        elif self.failed:
+            code = self.failed.process.returncode
+            message = f"{self.failed.name} failed: {self.failed.reason()} (its output: {self.failed.log})"
         else:
             code = 128 + self.stop if self.stop and any(codes) else max(codes)
         if message:
             write(sys.stderr.fileno(), f"error: {message}\n".encode(errors="replace"))
         while output_thread.is_alive() and not self.stop:
             output_thread.join(0.1)
-        return exit_code(code)
+        return code if code >= 0 else 128 - code  # as a shell reports a signal
 
-    def watch(self) -> JobProcess | None:
-        """Wait until all ranks have ended; return the first process of this machine that failed, or None."""
-        failed = None
+    def watch(self) -> list[int]:
+        """Wait until all ranks have ended, some of them killed after a failure on any machine; return their codes."""
         deadline = float("inf")
-        running = True
-        polls = 0
-        while running:
-            self.end_paused()
-            codes = [rank.process.poll() for rank in self.ranks]
-            running = None in codes
-            failures = [rank for rank, code in zip(self.ranks, codes, strict=True) if self.is_failure(code)]
-            # Only while all ranks run: afterwards the scheduler may fail because ranks have ended.
-            all_running = codes == [None] * len(codes)
-            schedulers = self.processes[len(codes) :]
-            if all_running and failed is None and not self.stop and any(each.process.poll() for each in schedulers):
-                failures = schedulers
-                self.ask_to_stop(signal.SIGTERM)
-            if failures and failed is None:
-                # Of several at once, one with an error sentence: the others may have ended because of it.
-                failed = max(failures, key=lambda failure: (failure in self.paused, bool(failure.errors())))
-                deadline = min(deadline, time.monotonic() + GRACE)
-            report_is_due = polls % round(REPORT_INTERVAL / POLL_INTERVAL) == 0
-            if self.machine.index == 0 or report_is_due or not all_running:
-                self.report(codes)
-                if self.failure_elsewhere:
-                    deadline = min(deadline, time.monotonic() + GRACE)
+        codes = self.poll()
+        while None in codes:
+            if (self.failed or self.failure_elsewhere) and deadline == float("inf"):
+                deadline = time.monotonic() + GRACE
             if time.monotonic() > deadline:
                 self.kill()
-            if running:
+            else:
                 time.sleep(POLL_INTERVAL)
-                polls += 1
-        self.wait_for_others(codes, failed is not None)
-        return failed
+            codes = self.poll()
+        is_short = self.failed or self.failure_elsewhere or self.stop
+        end = time.monotonic() + (2 * SILENCE if is_short else START_TIMEOUT)
+        if isinstance(self.rendezvous, Rendezvous):  # which other machines still need
+            while self.rendezvous.has_running_ranks() and time.monotonic() < end:
+                self.poll()
+                time.sleep(POLL_INTERVAL)
+        return [rank.process.returncode for rank in self.ranks]
 
-    def report(self, codes: list[int | None]) -> None:
-        """Tell the rendezvous which ranks have ended, and learn whether the job has failed on another machine."""
+    def poll(self) -> list[int | None]:
+        """Return the exit codes of the ranks, None while they run; notice failures and report to the first machine."""
+        codes = [rank.process.poll() for rank in self.ranks]
+        failures = [rank for rank, code in zip(self.ranks, codes, strict=True) if self.is_failure(code)]
+        # Only while all ranks run: afterwards the scheduler may fail because ranks have ended.
+        is_scheduler_lost = self.scheduler and self.scheduler.process.poll() and codes == [None] * len(codes)
+        if is_scheduler_lost and not (self.failed or self.stop):
+            failures = [self.scheduler]
+            self.ask_to_stop(signal.SIGTERM)
+        if failures and not self.failed:
+            # Of several at once, one with an error sentence: the others may have ended because of it.
+            self.failed = max(failures, key=lambda failure: bool(failure.errors()))
         ended = {}
         for rank, process, code in zip(self.machine.ranks, self.ranks, codes, strict=True):
             if code is not None:
-                ended[rank] = self.reason(process) if self.is_failure(code) else ""
+                ended[rank] = process.reason() if process in failures else ""
         if isinstance(self.rendezvous, Rendezvous):
             self.rendezvous.count_silence(POLL_INTERVAL)
         failure = self.rendezvous.report(self.machine.index, ended)
         self.failure_elsewhere = self.failure_elsewhere or failure
-
-    def wait_for_others(self, codes: list[int | None], failed: bool) -> None:
-        """Serve the rendezvous until the ranks of all machines have ended; on other machines there is nothing to do."""
-        end = time.monotonic() + (2 * SILENCE if failed or self.failure_elsewhere or self.stop else START_TIMEOUT)
-        if isinstance(self.rendezvous, Rendezvous):
-            while self.rendezvous.has_running_ranks() and time.monotonic() < end:
-                self.report(codes)
-                time.sleep(POLL_INTERVAL)
-
-    def reason(self, failed: JobProcess) -> str:
-        """Return why a process failed."""
-        return f"did not answer for {PAUSED:g} s (paused)" if failed in self.paused else failed.reason()
-
-    def end_paused(self) -> None:
-        """Kill the ranks that have been paused too long while another runs.
-
-        The polls are counted instead of time, because a machine or batch system may pause this process with its ranks.
-        """
-        running = [rank for rank in self.ranks if rank.process.poll() is None]
-        paused = [rank for rank in running if rank.is_paused()]
-        if len(paused) == len(running) and self.machine.count == 1:
-            paused = []
-        self.pauses = {rank: self.pauses.get(rank, 0.0) + POLL_INTERVAL for rank in paused}
-        for rank, seconds in self.pauses.items():
-            if seconds > PAUSED:
-                rank.process.kill()
-                rank.process.wait()
-                self.paused.append(rank)
+        return codes
 
     def show_first_rank(self) -> None:
         """Copy the log of this machine's first rank to this process's stdout until all its ranks have ended."""
         ended = False
-        with self.processes[0].log.open("rb") as log:
+        with self.ranks[0].log.open("rb") as log:
             while not ended:
                 ended = self.ended.wait(0.1)
                 write(sys.stdout.fileno(), log.read())
@@ -314,35 +249,6 @@ def write(stream: int, output: bytes) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
 
 
-def exit_code(code: int) -> int:
-    """Return a process's return code as a shell reports it."""
-    return code if code >= 0 else 128 - code
-
-
-def free_port() -> int:
-    """Return a port of this machine that is free now."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
-def job_key(machine: Machine) -> str:
-    """Return the secret of the job: a new one, or the user's for several machines.
-
-    Raises:
-        ConfigError: there are several machines and no secret.
-    """
-    key = os.environ.get(KEY, "")
-    if machine.count > 1 and not key:
-        raise ConfigError(
-            key=KEY,
-            value="",
-            expected="any secret text, the same on all machines (environment variable)",
-            hint=f"for instance export {KEY}=$(openssl rand -hex 16) before srun or mpirun",
-        )
-    return key or secrets.token_hex()
-
-
 def main() -> int:
     """Run the job; return 0, the code of the first rank that failed, or 128 + the signal that stopped the ranks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -350,21 +256,20 @@ def main() -> int:
     parser.add_argument("--node_rank", type=int, help="index of this machine, from 0")
     parser.add_argument("--master_addr", default="", help="name or address of the first machine")
     parser.add_argument("--master_port", type=int, help="port of the first machine; the next one is used, too")
-    parser.add_argument("processes", type=int, help="number of ranks of this machine, one per device")
+    parser.add_argument("local_size", type=int, metavar="processes", help="ranks of this machine, one per device")
     parser.add_argument("logs", type=Path, help="folder for their output")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="script [argument ...]")
-    arguments = parser.parse_args()
+    arguments = vars(parser.parse_args())
+    logs = arguments.pop("logs")
+    script = arguments.pop("command")
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # before the job has started, a signal just ends this process
     try:
-        machine = find_machine(
-            arguments.processes,
-            arguments.worker_num,
-            arguments.node_rank,
-            arguments.master_addr,
-            arguments.master_port,
-        )
-        command = [sys.executable, *arguments.command, "--distribute", "true", "--device_num", str(machine.size)]
-        job = Job(machine, arguments.logs, command, job_key(machine))
+        machine = find_machine(**arguments)
+        key = os.environ.get(KEY, "")
+        if machine.count > 1 and not key:
+            raise ConfigError(key=KEY, value="", expected="any secret text, the same on all machines (export it)")
+        command = [sys.executable, *script, "--distribute", "true", "--device_num", str(machine.size)]
+        job = Job(machine, logs, command, key or secrets.token_hex())
         job.join()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

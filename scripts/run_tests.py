@@ -21,7 +21,6 @@ ROOT = Path(__file__).resolve().parents[1]
 LINTERS = ("ruff check .", "ruff format --check .", "mypy", "lint-imports --no-logo --no-cache")
 MAX_CORES = 4  # a process takes up to 2 GB
 MAX_SECONDS = 1800  # of a process
-STACKS_AFTER = 300  # seconds in one test, after which pytest prints the stacks of all threads
 VALUE_OPTIONS = ("-c", "-k", "-m", "-o", "-p", "-W", "--deselect", "--ignore", "--ignore-glob")
 
 
@@ -67,7 +66,7 @@ class TestRun:
         with tempfile.NamedTemporaryFile(suffix=".xml") as report:
             # Not subprocess's own timeout, which leaves the processes running that a test has started.
             limits = ["timeout", "--kill-after=10", str(MAX_SECONDS), "taskset", "-c", str(core)]
-            command = [sys.executable, "-m", "pytest", "-o", f"faulthandler_timeout={STACKS_AFTER}", *self.options]
+            command = [sys.executable, "-m", "pytest", "-o", "faulthandler_timeout=300", *self.options]
             process = subprocess.Popen(
                 [*limits, *command, f"--junitxml={report.name}", *files],
                 stdout=subprocess.PIPE,

@@ -17,7 +17,7 @@ from typing import Any
 from model_utils.errors import ConfigError, DataError, shorten_text
 from model_utils.files import write_text
 from model_utils.json_files import read_file
-from model_utils.yaml_files import MOST_BYTES, parse_yaml, write_yaml
+from model_utils.yaml_files import MAX_BYTES, parse_yaml, write_yaml
 from src.checkpoints.checkpoint_files import folder_of
 from src.data.feature_files import RecordSet
 from src.tasks import TASKS
@@ -120,7 +120,7 @@ def read_card(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
     text = ""
     metadata: Any = None
     with contextlib.suppress(ConfigError, DataError, UnicodeDecodeError, OSError):
-        text = read_file(path).decode("utf-8") if path.stat().st_size <= MOST_BYTES else ""
+        text = read_file(path).decode("utf-8") if path.stat().st_size <= MAX_BYTES else ""
         match = METADATA.match(text)
         metadata = parse_yaml(match[1]) if match else None
     content = SEAL.sub("", text)

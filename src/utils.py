@@ -3,7 +3,6 @@
 import bz2
 import codecs
 import contextlib
-import gzip
 import io
 import lzma
 import os
@@ -19,13 +18,12 @@ from model_utils.errors import ConfigError, DataError
 from model_utils.files import open_file
 from model_utils.json_files import parse_json
 
-_DECOMPRESSION_ERRORS = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, zstandard.ZstdError)
+_DECOMPRESSION_ERRORS = (EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError)
 _SAMPLE_BYTES = 4 << 20  # decompressed to estimate how much text a file holds
 _ZSTD_WINDOW_BYTES = 1 << 31  # large corpora are published with `zstd --long=31`
-_READ_BYTES = 1 << 16
 _PART = re.compile(r"([0-9]{1,5})/([0-9]{1,5})")
-_CHUNK_BYTES = 128 << 10  # decompressed at once
-_ZSTD_READ_BYTES = 256  # decompress to 8 MB at most, when all blocks are runs of one byte
+_CHUNK_BYTES = 128 << 10
+_READ_BYTES = 256  # decompress to 8 MB at most, in a zstd file whose blocks are runs of one byte
 
 
 class _UnpackingReader(io.RawIOBase):
@@ -47,49 +45,34 @@ class _UnpackingReader(io.RawIOBase):
         return count
 
 
-def _zstd_chunks(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the decompressed bytes of a zstd file. zstandard's own reader accepts a file that is cut short."""
-    decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
-    frame = decompressor.decompressobj()
-    while raw := file.read(_ZSTD_READ_BYTES):
+def _chunks(file: BinaryIO, new_decompressor: Callable[[], Any]) -> Iterator[bytes]:
+    """Yield the decompressed bytes of all streams in a file; raise EOFError if the last one is cut short.
+
+    The libraries' own readers accept a zstd file that is cut short, and skip a later stream that is damaged.
+    """
+    stream = new_decompressor()
+    while raw := file.read(_READ_BYTES):
         while raw:
-            if frame.eof:
-                frame = decompressor.decompressobj()
-            yield frame.decompress(raw)
-            raw = frame.unused_data
-    if not frame.eof:
-        raise EOFError("Compressed file ended before the end of its last frame")
-
-
-def _stream_chunks(file: BinaryIO, decompressor: Callable[[], Any]) -> Iterator[bytes]:
-    """Yield the decompressed bytes of a bzip2 or xz file. Python's own readers skip a damaged later stream."""
-    stream = decompressor()
-    raw = file.read(_READ_BYTES)
-    while raw:
-        yield stream.decompress(raw, _CHUNK_BYTES)
-        while not (stream.eof or stream.needs_input):
-            yield stream.decompress(b"", _CHUNK_BYTES)
-        raw = stream.unused_data or file.read(_READ_BYTES)
-        if stream.eof and (raw := raw.lstrip(b"\0")):  # xz pads with NULs
-            stream = decompressor()
+            if stream.eof:
+                raw = raw.lstrip(b"\0")  # gzip and xz pad with NULs
+                if not raw:
+                    break
+                stream = new_decompressor()
+            yield stream.decompress(raw)
+            raw = stream.unused_data
     if not stream.eof:
         raise EOFError("Compressed file ended before the end of its last stream")
 
 
-def _reader(chunks: Iterator[bytes]) -> io.BufferedIOBase:
-    return io.BufferedReader(_UnpackingReader(chunks), _CHUNK_BYTES)
-
-
-# First bytes of a file: the command that unpacks it, and the function that opens it (None for archives).
-_COMPRESSED_FORMATS: dict[bytes, tuple[str, Callable[[io.BufferedReader], io.BufferedIOBase] | None]] = {
-    rb"\x1f\x8b": ("gunzip", gzip.open),
-    # ... or cut before the 10th byte.
-    rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90|[^\n]{0,5}\Z)": (
-        "bunzip2",
-        lambda file: _reader(_stream_chunks(file, bz2.BZ2Decompressor)),
+# First bytes of a file: the command that unpacks it, and the function that makes its decompressor (None for archives).
+_COMPRESSED_FORMATS: dict[bytes, tuple[str, Callable[[], Any] | None]] = {
+    rb"\x1f\x8b": ("gunzip", lambda: zlib.decompressobj(16 + zlib.MAX_WBITS)),  # with gzip's header
+    rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)": ("bunzip2", bz2.BZ2Decompressor),
+    rb"\xfd7zXZ\x00": ("unxz", lzma.LZMADecompressor),
+    rb"\(\xb5/\xfd|[\x50-\x5f]\*M\x18": (
+        "unzstd",
+        lambda: zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES).decompressobj(),
     ),
-    rb"\xfd7zXZ\x00": ("unxz", lambda file: _reader(_stream_chunks(file, lzma.LZMADecompressor))),
-    rb"\(\xb5/\xfd|[\x50-\x5f]\*M\x18": ("unzstd", lambda file: _reader(_zstd_chunks(file))),
     rb"PK\x03\x04": ("unzip", None),
     rb"(?s:.{257}ustar)": ("tar -xf", None),
 }
@@ -126,9 +109,9 @@ def _likely_encoding(raw: bytes) -> str:
 
 def check_unpacked(raw: bytes, file: object) -> None:
     """Raise DataError if a file begins like a compressed file or an archive."""
-    for first_bytes, (command, open_stream) in _COMPRESSED_FORMATS.items():
+    for first_bytes, (command, new_decompressor) in _COMPRESSED_FORMATS.items():
         if re.match(first_bytes, raw):
-            format_name = "compressed" if open_stream else "an archive"
+            format_name = "compressed" if new_decompressor else "an archive"
             raise DataError(f"{file} is {format_name}; unpack it first ({command})")
 
 
@@ -147,9 +130,9 @@ def opened(path: Path) -> Iterator[io.BufferedReader]:
 def _decompressed(file: io.BufferedReader) -> io.BufferedIOBase:
     """Return the decompressed stream of a file, or the file itself if it is not compressed."""
     beginning = file.peek()
-    for first_bytes, (_, open_stream) in _COMPRESSED_FORMATS.items():
-        if open_stream and re.match(first_bytes, beginning):
-            return open_stream(file)
+    for first_bytes, (_, new_decompressor) in _COMPRESSED_FORMATS.items():
+        if new_decompressor and re.match(first_bytes, beginning):
+            return io.BufferedReader(_UnpackingReader(_chunks(file, new_decompressor)), _CHUNK_BYTES)
     return file
 
 

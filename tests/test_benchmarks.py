@@ -20,7 +20,6 @@ from benchmarks.train_step import TrainStepConfig
 from benchmarks.turns import Contender, OtherPrograms
 from model_utils import cpu_threads
 from model_utils.errors import ConfigError, UserError
-from model_utils.nvidia import Gpu
 from model_utils.schema import load_config
 from src.training.pretrain_config import PretrainConfig
 
@@ -144,7 +143,7 @@ def test_the_report_of_a_contest(
 def test_the_facts_of_a_machine_name_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     products = SimpleNamespace(call=lambda _: 1.234e11)
     monkeypatch.setattr(machine, "Contender", lambda _: nullcontext(products))
-    monkeypatch.setattr(machine, "nvidia_gpus", lambda: (Gpu("A", "sm_80", 40.0), Gpu("B", "sm_90", 80.0)))
+    monkeypatch.setattr(machine, "nvidia_gpus", lambda: ("A", "B"))
     facts = machine.machine_facts()
     assert facts["gpus"] == ["A", "B"] and facts["matrix_product_gflops"] == 123.4
 

@@ -399,7 +399,7 @@ def test_a_key_without_the_key_that_it_needs_is_refused(
         ),
         (
             ["--optimizer_cfg.Lamb.schedule=constant", "--optimizer_cfg.Lamb.end_learning_rate=0.001"],
-            "end_learning_rate is 0.001, which means nothing while schedule is constant",
+            "end_learning_rate is 0.001, allowed is 0 for a constant schedule",
         ),
         (["--phases=[{share: 0.5}, {share: 0.6}]"], "phases have the shares 0.5 + 0.6 = 1.1 of the run, allowed is"),
         (["--phases=[{}]", "--train_steps=0"], "train_steps is 0, but phases"),
@@ -438,7 +438,6 @@ def test_evaluation_reads_the_training_file_but_not_its_mistakes(tmp_path: Path)
     config = load(tmp_path, "batch_size: 5\ntrain_steps: 3\noutput_path: x", kind=PretrainEvalConfig)
     assert (config.batch_size, config.output_path) == (5, "x")
     assert refusal(tmp_path, "train_stesp: 3", kind=PretrainEvalConfig).key == "train_stesp"
-    assert refusal(tmp_path, "train_steps: x", kind=PretrainEvalConfig).key == "train_steps"
     assert refusal(tmp_path, "", "--train_steps=3", kind=PretrainEvalConfig).key == "--train_steps"
 
 
@@ -630,9 +629,9 @@ def test_a_changed_copy_is_checked() -> None:
 
 
 def test_settings_of_the_chosen_optimizer() -> None:
-    settings = load_config(PretrainConfig, ["--optimizer_cfg.optimizer=Adam"]).optimizer_cfg.settings()
+    settings = load_config(PretrainConfig, ["--optimizer_cfg.optimizer=Adam"]).optimizer_settings()
     assert settings["name"] == "Adam" and settings["weight_decay"] == 0.0 and settings["decay_filter"] == ()
-    settings = load_config(PretrainConfig, ["--optimizer_cfg.optimizer=Lamb"]).optimizer_cfg.settings()
+    settings = load_config(PretrainConfig, ["--optimizer_cfg.optimizer=Lamb"]).optimizer_settings()
     assert settings["learning_rate"] == 0.00176 and settings["decay_filter"] == ("gamma", "beta", "bias")
 
 

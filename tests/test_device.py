@@ -20,10 +20,10 @@ from model_utils.device import (
     setup_device,
 )
 from model_utils.errors import DeviceError
-from model_utils.nvidia import CUDA_LIBRARIES, Gpu, gpu_obstacle
+from model_utils.nvidia import CUDA_LIBRARIES, gpu_obstacle
 
 ROOT = Path(__file__).resolve().parents[1]
-GPU = Gpu("Test GPU", "sm_90", 80.0)
+GPU = "Test GPU"
 
 
 @pytest.fixture
@@ -55,14 +55,6 @@ def test_a_driver_that_hides_its_gpus_works(monkeypatch: pytest.MonkeyPatch, cod
         assert (nvidia._cuda_driver() is driver) == works
     finally:
         nvidia._cuda_driver.cache_clear()
-
-
-def test_a_compiler_of_cuda_that_does_not_answer_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wait(command: list[str], timeout: float, **_: object) -> None:
-        raise subprocess.TimeoutExpired(command, timeout)
-
-    monkeypatch.setattr(nvidia.subprocess, "run", wait)
-    assert nvidia._nvcc_release() == ""
 
 
 def test_auto_takes_the_best_device_that_works(machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +113,7 @@ def test_a_device_number_that_is_not_there_is_refused(machine) -> None:
 
 def test_distribute_without_its_launcher_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(LOCAL_SIZE, raising=False)
-    with pytest.raises(DeviceError, match="this process was not started as one of several: use scripts/"):
+    with pytest.raises(DeviceError, match="this process has no launcher: use scripts/"):
         setup_device("CPU", distribute=True, device_num=2)
 
 
@@ -160,7 +152,7 @@ def test_the_command_prints_what_is_there() -> None:
     rows = dict(re.split(r"\s{2,}|(?<=product) ", line, maxsplit=1) for line in done.stdout.splitlines())
     assert rows["target"] == "CPU, device 0"
     assert "mindspore 2.10.0" in rows["software"]
-    assert rows["CUDA libraries"].split(" of ")[1].startswith(str(len(CUDA_LIBRARIES)))
+    assert rows["CUDA libraries"].startswith(f"{len(CUDA_LIBRARIES)} needed, missing: ")
     assert rows["float32 product"].endswith(": right") and rows["float16 product"].endswith(": right")
     assert rows["GPU"] == (gpu_obstacle() or "ready")
     assert rows["bfloat16"] == (bfloat16_obstacle("CPU") or "ready")

@@ -33,8 +33,8 @@ def test_outputs_come_back_in_the_order_of_the_rows(lengths: list[int], batch_si
         tables[0].put(rows, outputs)
     half = np.array(order[: len(order) // 2], int)
     for rows in (half, np.setdiff1d(order, half)):  # as two ranks exchange what each of them has
-        for name, values in tables[0].share(rows).items():
-            tables[1].place(name, rows, values)
+        for name, values in tables[0].get_rows(rows).items():
+            tables[1].set_rows(name, rows, values)
     for table in tables:
         assert table.values.keys() == {"logits", "tokens"}
         np.testing.assert_array_equal(table.values["logits"], pooled)

@@ -38,12 +38,12 @@ def test_updates_are_read_in_order_and_share_the_time_between_readings() -> None
     assert not waited
     clock.now = 6.0
     read = pending.read()
-    assert [each.update.step for each in read] == [1, 2, 3, 4] and waited == [0.5, 1.0, 1.5, 2.0]
-    assert [each.values for each in read] == [{"loss": value} for value in waited]
-    assert [each.seconds for each in read] == [1.5] * 4
+    assert [update.step for update, _, _ in read] == [1, 2, 3, 4] and waited == [0.5, 1.0, 1.5, 2.0]
+    assert [values for _, values, _ in read] == [{"loss": value} for value in waited]
+    assert [seconds for _, _, seconds in read] == [1.5] * 4
     pending.add(update(5, waited))
     clock.now = 8.0
-    assert [each.seconds for each in pending.read()] == [2.0]
+    assert [seconds for _, _, seconds in pending.read()] == [2.0]
     assert pending.read() == []
 
 
@@ -54,7 +54,7 @@ def test_what_was_prepared_before_the_first_update_is_no_part_of_its_time() -> N
     pending.begin()
     pending.add(update(1, []))
     clock.now = 6.0
-    assert [each.seconds for each in pending.read()] == [1.0]
+    assert [seconds for _, _, seconds in pending.read()] == [1.0]
 
 
 def test_an_update_that_compiled_has_no_time_and_takes_none_from_the_others() -> None:
@@ -63,9 +63,9 @@ def test_an_update_that_compiled_has_no_time_and_takes_none_from_the_others() ->
     pending.add(update(1, [], compiled=True))
     assert pending.has_compiled
     clock.now = 1.0
-    assert [each.seconds for each in pending.read()] == [None]
+    assert [seconds for _, _, seconds in pending.read()] == [None]
     for step in (2, 3, 4):
         pending.add(update(step, [], compiled=step == 3))
     clock.now = 5.0
-    assert [each.seconds for each in pending.read()] == [2.0, None, 2.0]
+    assert [seconds for _, _, seconds in pending.read()] == [2.0, None, 2.0]
     assert not pending.has_compiled

@@ -87,7 +87,7 @@ def test_ranks_that_differ_are_named() -> None:
             ranks.must_agree({"rows": 20, "seed": 1 + ranks.rank // 2}, "what they train on")
         return str(error.value)
 
-    sentence = "the ranks differ in what they train on: seed is 1 on rank 0 and 2 on rank 2; they must read"
+    sentence = "the ranks differ in what they train on: seed is 1 on rank 0 and 2 on rank 2; give all"
     assert all(answer.startswith(sentence) for answer in together(3, act))
 
 
@@ -125,6 +125,7 @@ def start_and_be_stopped(self, micro_batches):
     start(self, micro_batches)
 
 
+trainer.SYNC_SECONDS = 0.0  # after each update, so that the tests know at which one a run stops
 LONG = 33  # s; a CPU's collective ends the job after 30
 if disturbed in ("evaluation", "compilation", "checkpoint", "stop"):
     trainer.Trainer.start = start_and_be_stopped

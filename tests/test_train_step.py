@@ -16,7 +16,7 @@ from src.nn.layers import RowSquareSum
 from src.training.optimizer import Optimizer, build_optimizer
 from src.training.ranks import ALONE, Ranks
 from src.training.run_plan import LossScale
-from src.training.train_step import TrainStep, fitted_learning_rate, normalise_weights
+from src.training.train_step import TrainStep, default_learning_rate, normalise_weights
 from tests.helpers.tiny_model import OPTIMIZER_SETTINGS, TINY, batch
 
 
@@ -40,7 +40,7 @@ def slices(columns: dict[str, np.ndarray], pieces: int) -> list[dict[str, np.nda
     ("hidden_size", "rate"), [(128, 1e-3), (256, 4.5e-4), (384, 2e-4), (768, 5e-5), (2048, 1e-5), (4096, 1e-5)]
 )
 def test_learning_rate_of_fine_tuning_by_width(hidden_size: int, rate: float) -> None:
-    assert fitted_learning_rate(hidden_size, 5e-5) == pytest.approx(rate)
+    assert default_learning_rate(hidden_size, 5e-5) == pytest.approx(rate)
 
 
 def test_micro_batches_equal_one_batch() -> None:

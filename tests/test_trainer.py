@@ -140,7 +140,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_anew(tmp_path: P
     for _, path in list_checkpoints(tmp_path):
         path.write_bytes(path.read_bytes()[:-50])
     before = log(tmp_path)
-    with pytest.raises(CheckpointError, match="holds checkpoints, and none of them can be read"):
+    with pytest.raises(CheckpointError, match="holds no checkpoint that can be read"):
         fit(config)
     assert log(tmp_path) == before and len(list_checkpoints(tmp_path)) == 2
 
@@ -180,7 +180,7 @@ def test_skipped_updates_are_counted_and_kept_out_of_means(tmp_path: Path) -> No
 
 def test_divergence_ends_the_run_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
     config = make_config(tmp_path)
-    with pytest.raises(UserError, match=r"diverged: at step 15 .* 5 updates in a row skipped, loss scale 1;"):
+    with pytest.raises(UserError, match=r"diverged: at step 15 .* 5 updates in a row skipped, loss scale 1 \(dyn"):
         fit(config, Step(failing=range(11, 100)))
     assert [step for step, _ in list_checkpoints(tmp_path)] == [10, 5]
     with pytest.raises(UserError, match=r"diverged: at step 15"):  # skips before the checkpoint count as well
@@ -208,7 +208,7 @@ def test_skipped_updates_count_on_after_a_resume(tmp_path: Path) -> None:
 
 
 def test_a_lone_nan_without_loss_scale_ends_the_run(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"at step 9 the loss is nan .*no loss scaling"):
+    with pytest.raises(UserError, match=r"at step 9 the loss is nan .*\(off\)"):
         fit(make_config(tmp_path), Step(failing={9}, scaling="off"))
 
 
@@ -224,7 +224,7 @@ def test_a_run_is_not_resumed_on_other_data(tmp_path: Path) -> None:
 def test_a_run_is_not_resumed_as_another_model(tmp_path: Path) -> None:
     config, model = make_config(tmp_path), {"hidden_size": 32, "num_attention_heads": 4}
     fit(config, architecture=model)
-    with pytest.raises(CheckpointError, match="another model: num_attention_heads was 4 and is now 2; put that back"):
+    with pytest.raises(CheckpointError, match="another model: num_attention_heads was 4 and is now 2; choose"):
         fit(config, architecture=model | {"num_attention_heads": 2})
     fit(config, architecture=model)
 
@@ -235,7 +235,7 @@ def test_a_run_does_not_change_its_precision_in_silence(tmp_path: Path, capsys: 
     on_cpu, on_gpu = (plan_precision(unset, Device(*on)) for on in (("CPU", "float32"), ("GPU", "float16")))
     assert on_cpu == FLOAT32 and on_gpu == Precision("GPU", "float16", LossScale("dynamic"))
     fit(unset, precision=on_cpu)
-    with pytest.raises(ConfigError, match=r"float32 on CPU.* float16 on GPU"):
+    with pytest.raises(ConfigError, match="trained in float32, but compute_type is empty, here float16"):
         fit(unset, precision=on_gpu)
     step, chosen = Step(), make_config(folder, compute_type="float16")
     fit(chosen, step, precision=plan_precision(chosen, Device("GPU", "float16")))
@@ -335,7 +335,7 @@ def test_length_of_a_run() -> None:
     assert plan_run(config, 3, 2, 10) == RunPlan(7)
     config.train_steps = 0
     assert plan_run(config, 3, 2, 10) == RunPlan(7)  # 30 micro-batches make 7 whole updates
-    with pytest.raises(ConfigError, match="3 epochs of 1 batches with accumulation_steps 4 make no update"):
+    with pytest.raises(ConfigError, match="3 epochs of 1 batches, 4 of which make an update, make none"):
         plan_run(config, 3, 2, 1)
     with pytest.raises(ConfigError, match="fewer rows than one batch of 2"):
         plan_run(config, 3, 2, 0)

@@ -20,7 +20,7 @@ from src.training.evaluation import Selection
 from src.training.ranks import Ranks
 from src.training.run_folder import RunFolder
 from src.training.run_plan import RunPlan
-from src.training.trainer import Trainer
+from src.training.trainer import MAX_UPDATES_PER_SYNC, Trainer
 from tests.helpers.numpy_loop import (
     NoSignals,
     Step,
@@ -211,23 +211,6 @@ def test_a_signal_with_the_last_batch_of_an_evaluation_trains_no_update_more(tmp
     assert log(tmp_path)[-1]["eval_f1"] == 0.5
 
 
-@pytest.mark.parametrize("step", [8, 20])
-def test_an_evaluation_that_a_resumed_run_owes_no_more_leaves_its_line_of_the_log(
-    tmp_path: Path, undisturbed: Path, step: int
-) -> None:
-    def evaluate(before_batch: Callable[[], object]) -> dict[str, float]:
-        os.kill(os.getpid(), signal.SIGTERM)
-        before_batch()
-        raise AssertionError("the signal was to be obeyed")
-
-    config = make_config(tmp_path)
-    with pytest.raises(SystemExit, match="143"):
-        fit(config, evaluation=evaluation(evaluate, step))
-    fit(config)
-    assert without_speed(log(tmp_path)) == without_speed(log(undisturbed))
-    assert json.loads((tmp_path / "train_results.json").read_text())["step"] == 20
-
-
 def test_all_ranks_leave_an_evaluation_together(tmp_path: Path) -> None:
     """Two ranks, threads here; the signal reaches one of them, and the other evaluates no further batch."""
 
@@ -258,6 +241,32 @@ def test_all_ranks_leave_an_evaluation_together(tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(act, range(2))) == [("143", 2), ("143", 2)]
     assert [step for step, _ in list_checkpoints(tmp_path / "run")] == [3]
+
+
+def test_ranks_synchronise_after_several_fast_updates_and_stop_after_the_same(tmp_path: Path) -> None:
+    rendezvous = Rendezvous(2)
+
+    def act(rank: int) -> tuple[int, int]:
+        config = make_config(tmp_path / "run", train_steps=300, save_checkpoint_steps=0)
+        ranks, signals = Ranks(rank, 2, rendezvous, wait_minutes=0.5), NoSignals()
+
+        class Signalled(Step):
+            def train(self, micro_batches: list, *pace: float) -> dict[str, Tensor]:
+                if rank == 1 and int(self.tried.asnumpy()) == 150:
+                    signals.received = signal.SIGTERM
+                return super().train(micro_batches, *pace)
+
+        with RunFolder(config.save_checkpoint_path, config, ranks) as folder:
+            trainer = Trainer(Signalled(), one_phase(), RunPlan(300), folder, make_facts())
+            trainer.signals = signals
+            with pytest.raises(SystemExit, match="143"):
+                trainer.fit()
+        return trainer.state.step, ranks.barriers
+
+    with ThreadPoolExecutor(2) as pool:
+        (step, barriers), others = pool.map(act, range(2))
+    assert (step, barriers) == others
+    assert 150 < step <= 150 + MAX_UPDATES_PER_SYNC and barriers < step
 
 
 def test_patience_survives_a_kill(tmp_path: Path) -> None:

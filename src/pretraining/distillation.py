@@ -35,12 +35,9 @@ def match_layers(student: int, teacher: int) -> list[tuple[int, int]]:
 
 
 class TeacherStates(nn.Cell):
-    """States of the teacher's matched layers for the text without masks.
+    """States of the teacher's matched layers (ascending) for the text without masks.
 
     Inputs: TEACHER_COLUMNS. Output: (M, B * L, K) float32.
-
-    Args:
-        matched_layers: of the teacher, ascending.
     """
 
     def __init__(self, config: AlbertConfig, matched_layers: tuple[int, ...]) -> None:
@@ -146,8 +143,7 @@ class AlbertForDistillation(AlbertForPreTraining):
     def teacher_loss(self, outputs: Tensors, texts: Tensors, further: Tensors, targets: Tensors) -> Tensor:
         """Return the distance of states, weighted with the texts' sequence_weights.
 
-        Args:
-            outputs: the backbone's, and then the states of all layers (B * L, H).
+        outputs: the backbone's, and then the states of all layers (B * L, H).
         """
         states = outputs[2:]
         teacher_states = targets[0]

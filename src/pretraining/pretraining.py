@@ -27,7 +27,6 @@ from src.training.run_log import EVAL_PREFIX, Baselines
 
 logger = logging.getLogger(__name__)
 FILES = re.compile(r"files( of phase \d+)?$")  # keys of pretraining_phases.identity_of
-WEIGHT_COLUMNS = AlbertForPreTraining.weight_columns
 
 
 def build_architecture(
@@ -53,18 +52,15 @@ def build_architecture(
     data.check_fits(architecture)
     preset = PRESETS[config.albert_network].to_dict()
     stored = AlbertConfig.from_json(file).to_dict() if file else {}
-    keys = [key for key in stored if stored[key] != preset[key] and key not in RUN_KEYS | {"vocab_size"}]
-    if keys:
-        differing = ", ".join(f"{key} {stored[key]} instead of {preset[key]}" for key in keys)
-        logger.info(f"{file} overrides the preset {config.albert_network}: {differing}")
+    if keys := [key for key in stored if stored[key] != preset[key] and key not in RUN_KEYS | {"vocab_size"}]:
+        logger.info(f"{file} overrides the preset {config.albert_network}: {', '.join(keys)}")
     return architecture
 
 
 def tokenizer_beside(weights: Path, data: PretrainingData, given: FullTokenizer | None = None) -> FullTokenizer | None:
     """Return the tokenizer in the weights' folder, or None; raise DataError if the data was made with another one.
 
-    Args:
-        given: the data's tokenizer, in case its manifest does not name one.
+    given: the data's tokenizer, in case its manifest does not name one.
     """
     if not (folder_of(weights) / TOKENIZER_FILE).exists():
         return None
@@ -73,13 +69,11 @@ def tokenizer_beside(weights: Path, data: PretrainingData, given: FullTokenizer 
     merged = weights_facts | vocabulary_facts(given) | data.facts
     data_facts = {key: merged[key] for key in weights_facts}
     if data_facts != weights_facts:
-        data_vocabulary = data.facts.get("vocab_file") or (given.file if given else "")
         option = "spm_model_file" if tokenizer.is_sentencepiece else "vocab_file"
+        flags = f"--{option} {tokenizer.file} --do_lower_case {show(tokenizer.do_lower_case)}"
         raise DataError(
-            f"{data.data_dir} was made with another vocabulary than the weights in {folder_of(weights)}: "
-            f"{data_vocabulary} (sha256 {data_facts['vocab_sha256']}), do_lower_case "
-            f"{show(data_facts['do_lower_case'])}; make the data again with that of the weights: python -m "
-            f"src.create_pretraining_data --{option} {tokenizer.file} --do_lower_case {show(tokenizer.do_lower_case)}"
+            f"{data.data_dir} was made with another vocabulary than the weights in {folder_of(weights)}: make it "
+            f"again, python -m src.create_pretraining_data {flags}"
         )
     return tokenizer
 
@@ -93,10 +87,8 @@ def _vocab_size(config: Any, data: PretrainingData, tokenizer: FullTokenizer | N
         return config.albert_cfg.vocab_size
     if file:
         return AlbertConfig.from_json(file).vocab_size
-    alternative = "spm_model_file, vocab_file or " if hasattr(config, "vocab_file") else ""
     raise ConfigError(
-        f"{data.data_dir}: google's TFRecord files do not name their vocabulary: give {alternative}"
-        "albert_cfg.vocab_size"
+        f"{data.data_dir}: google's TFRecord files do not name their vocabulary: set albert_cfg.vocab_size"
     )
 
 
@@ -136,8 +128,7 @@ def held_out_evaluation(
         tokenizer: of both, if its file is at hand.
 
     Raises:
-        UserError: the ranks have different held-out data.
-        DataError: the held-out data does not fit the model or was made with another vocabulary than the training data.
+        UserError: the ranks have different held-out data, or it does not fit the model or the training data.
     """
     ranks.must_agree(flatten(held_out.identity), "what they evaluate on")
     held_out.check_vocabulary(vocabulary_facts(tokenizer) | data.facts, data.data_dir)
@@ -157,7 +148,7 @@ def share_of_rank(held_out: PretrainingData, max_batches: int, ranks: Ranks) -> 
         if max_batches and first_index >= max_batches:
             return
         is_real = not max_batches or first_index + ranks.rank < max_batches
-        yield batch | {name: batch[name] * np.float32(is_real) for name in WEIGHT_COLUMNS}
+        yield batch | {name: batch[name] * np.float32(is_real) for name in AlbertForPreTraining.weight_columns}
 
 
 def reference_lines(
@@ -168,10 +159,7 @@ def reference_lines(
     config: PretrainConfig,
     ranks: Ranks,
 ) -> Baselines:
-    """Return the baselines of a run's log: chance, and unigram frequencies.
-
-    The unigram baseline is that of the evaluated held-out data or, without any, of the training data.
-    """
+    """Return the baselines of a run's log: chance, and the unigrams of the held-out data, else of the training data."""
     size = architecture.vocab_size
     counts = None
     if held_out and data.token_counts is not None:

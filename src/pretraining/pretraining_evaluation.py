@@ -83,12 +83,10 @@ def evaluate(
         for index, (weights, losses, hits) in enumerate(weighted_outputs):
             sums[index] += weights.sum(), (weights * losses).sum(), (weights * hits).sum()
         counts += count_batch(batch, tokenizer, vocab_size)
-    totals = ranks.sum(np.concatenate([sums.ravel(), counts.ravel()]), "the sums of an evaluation")
-    sums = totals[: sums.size].reshape(sums.shape)
-    counts = totals[sums.size :].reshape(counts.shape)
+    sums = ranks.sum(sums, "the sums of an evaluation")
+    answers = AnswerCounts(*ranks.sum(counts, "the answers of an evaluation"))
     if not (sums[0, 0] and sums[2, 0]):
         raise DataError("the data has no example with a masked token to evaluate on")
-    answers = AnswerCounts(*counts)
     mlm_loss, mlm_accuracy = sums[0, 1:] / sums[0, 0]
     sop_loss, sop_accuracy = sums[2, 1:] / sums[2, 0]
     metrics = {"loss": mlm_loss + sop_loss, "mlm_loss": mlm_loss, "sop_loss": sop_loss}
@@ -185,10 +183,7 @@ def check_finite(metrics: dict[str, float], weights: Path) -> None:
     """Raise DataError with the first metric that is not finite."""
     for name, value in metrics.items():
         if not math.isfinite(value):
-            raise DataError(
-                f"{weights}: {name} is {value} on this data: the weights have diverged, or are too large for this "
-                "compute_type"
-            )
+            raise DataError(f"{weights}: {name} is {value}: its weights are not finite, or need another compute_type")
 
 
 def table(metrics: dict[str, float], baselines: Baselines) -> str:

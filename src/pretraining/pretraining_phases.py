@@ -41,8 +41,7 @@ def plan_phases(
         tokenizer: of the first phase's data, if its file is at hand.
 
     Raises:
-        ConfigError: the data of a phase is less than a batch, or a batch cannot fit into memory.
-        DataError: the data of a phase does not fit the model or was made with another vocabulary than the first one's.
+        ConfigError, DataError: the data of a phase is less than a batch, or does not fit model, memory or first phase.
     """
     learning_rate = config.optimizer_settings()["learning_rate"]
     first = datasets[0]
@@ -53,10 +52,7 @@ def plan_phases(
         data.check_fits(architecture)
         check_memory(architecture, phase.batch_size * data.facts["max_seq_length"])
         if data.batches_per_epoch < 1:
-            raise ConfigError(
-                f"phase {number}: {data.data_dir} has fewer rows than a batch of {data.rows_at_once}: lower batch_size "
-                "or give more data"
-            )
+            raise ConfigError(f"phase {number}: {data.data_dir} has fewer rows than one batch of {data.rows_at_once}")
         phases.append(
             Phase(
                 data,

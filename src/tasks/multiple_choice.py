@@ -55,7 +55,7 @@ class RaceConfig(FinetuneConfig):
     max_seq_length: int = 512
     epoch_num: int = 5
     train_batch_size: int = 8
-    usual_rate = 1e-5
+    learning_rate_of_base = 1e-5
 
     data_dir: str = option("", "the folder RACE or its parent, or a folder of C3's *.json", on_resume=SAME_PLACE)
     level: str = option("all", "school level of the questions", choices=("middle", "high", "all"))

@@ -26,12 +26,7 @@ from src.training.run_folder import RunFolder
 
 
 class RunCheckpoints:
-    """The checkpoints of one run.
-
-    Args:
-        cell: all its Parameters are saved.
-        keeps_best: the best one is marked, and kept beside the newest.
-    """
+    """Checkpoints of one run, of all Parameters of `cell`; if keeps_best, the best one is marked and kept, too."""
 
     def __init__(self, cell: nn.Cell, folder: RunFolder, keeps_best: bool) -> None:
         self.cell = cell
@@ -40,7 +35,7 @@ class RunCheckpoints:
         self.ranks = folder.ranks
         self.saved_time = time.monotonic()
         # Those that are kept, the best one, and one that is being written.
-        self.most = self.config.save_checkpoint_num + keeps_best + 1
+        self.max_files = self.config.save_checkpoint_num + keeps_best + 1
 
     def due(self, step: int) -> bool:
         """Return whether a checkpoint is due at this step by the configuration."""
@@ -54,7 +49,7 @@ class RunCheckpoints:
         if not self.config.enable_save_ckpt:
             return 0
         size = sum(parameter.nbytes for parameter in state_of(self.cell).values())
-        return size * max(1, self.most - len(state.written))
+        return size * max(1, self.max_files - len(state.written))
 
     def newest(self) -> Checkpoint | None:
         """Return the newest good checkpoint, None if there is none; raise CheckpointError if all are damaged."""
@@ -64,18 +59,11 @@ class RunCheckpoints:
         if contents is not None:
             check_whole(contents.loop_state, contents.path)
         elif list_checkpoints(self.folder):
-            raise CheckpointError(
-                f"{self.folder} holds checkpoints, and none of them can be read, for the reasons above: put a good one "
-                "back, or choose another folder to begin anew"
-            )
+            raise CheckpointError(f"{self.folder} holds no checkpoint that can be read: choose another folder")
         return contents
 
     def save(self, state: LoopState, seconds: float) -> None:
-        """Write a checkpoint and delete older ones; only rank 0 does, if checkpoints are wanted.
-
-        Args:
-            seconds: of training, by this rank's clock.
-        """
+        """Write a checkpoint after `seconds` of training and delete older ones; only rank 0 does, if wanted."""
         self.saved_time = time.monotonic()
         if self.ranks.writer and self.config.enable_save_ckpt:
             state.written = [*state.written, state.step]

@@ -20,8 +20,7 @@ from src.training.trainer import Trainer
 def dry_run(trainer: Trainer, kept: str = "") -> str:
     """Train two updates of each phase and width; return a text with the run's estimated time, memory and disk.
 
-    Args:
-        kept: clause of the text that names what was made before and stays; nothing else does.
+    kept: clause of the text that names what was made before and stays; nothing else does.
     """
     config = trainer.config
     steps = trainer.plan.train_steps
@@ -31,20 +30,20 @@ def dry_run(trainer: Trainer, kept: str = "") -> str:
     compilation = 0.0
     mean_seconds = rate = 0.0  # of an update, over shares of the updates; updates a second, over shares of the time
     for number, phase in enumerate(phases.all, 1):
-        place = f"of phase {number} " if phases.several else ""
+        of_phase = f"of phase {number} " if phases.several else ""
         usual_of_phase = 0.0
         for start, share in phase.data.width_shares():
             batch = next(phase.data.batches(0, start))
             first, usual = (timed_update(trainer, [batch] * phase.accumulation_steps) for _ in range(2))
             taken = f"takes {usual:.2f} s (the first {first:.1f} s, with compilation)"
-            updates.append(f"{place}with {describe_size(batch)} {taken}")
+            updates.append(f"{of_phase}with {describe_size(batch)} {taken}")
             compilation += first
             usual_of_phase += share * usual
         mean_seconds += phase.share * usual_of_phase
         rate += phase.share / usual_of_phase
     with tempfile.TemporaryDirectory() as folder:
         size = save_checkpoint(trainer.step, Path(folder), 1, asdict(trainer.state)).stat().st_size
-    copies = trainer.checkpoints.most if config.enable_save_ckpt else 0
+    copies = trainer.checkpoints.max_files if config.enable_save_ckpt else 0
     memory = f"Host memory at its peak: {peak_memory() / 1e9:.2f} GB"
     if trainer.facts.precision.device_target != "CPU":
         memory += f", the device's: {ms.runtime.max_memory_allocated() / 1e9:.2f} GB"

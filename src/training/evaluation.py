@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mindspore import nn
@@ -36,6 +36,7 @@ class Selection:
         return 0 < self.patience <= best.worse_since
 
 
+@dataclass
 class Evaluation:
     """Evaluates a network in training with a network without dropout, which gets its parameters.
 
@@ -44,26 +45,15 @@ class Evaluation:
         evaluate: called with `network` and a function to be called before each batch, where a run that is asked to
             stop ends; equally often on every rank. Its result has `metrics`: {name: value}, the same on every rank.
         steps: updates between evaluations; the last update is always followed by one.
-        selection: how the best checkpoint is chosen; None: it is not.
-
-    Attributes:
-        kept: what `evaluate` gave at the best step so far, by this step.
+        selection: how the best checkpoint is chosen; None: it is not. The result at the best step is in `kept`.
     """
 
-    def __init__(
-        self,
-        training: nn.Cell,
-        network: nn.Cell,
-        evaluate: Callable[[nn.Cell, Callable[[], object]], Any],
-        steps: int,
-        selection: Selection | None = None,
-    ) -> None:
-        self.training = training
-        self.network = network
-        self.evaluate = evaluate
-        self.steps = steps
-        self.selection = selection
-        self.kept: dict[int, Any] = {}
+    training: nn.Cell
+    network: nn.Cell
+    evaluate: Callable[[nn.Cell, Callable[[], object]], Any]
+    steps: int
+    selection: Selection | None = None
+    kept: dict[int, Any] = field(default_factory=dict)
 
     def __call__(self, step: int, best: Best, before_batch: Callable[[], object]) -> dict[str, float]:
         """Return the metrics of the training network as it is after `step` updates; keep them if they are the best."""

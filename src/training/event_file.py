@@ -1,7 +1,6 @@
-"""TensorBoard event file of a run, written synchronously.
+"""TensorBoard event file of a run, written by the calling thread.
 
-tensorboardX's SummaryWriter writes in a thread. On a full disk that thread dies silently, and the run then blocks on
-its full queue; EventsWriter, used here, writes in the calling thread and raises.
+tensorboardX's SummaryWriter has a thread of its own, which dies silently on a full disk; the run then waits for it.
 """
 
 import sys
@@ -13,13 +12,9 @@ from model_utils.files import naming
 
 
 class EventFile:
-    """New event file in a folder, which is created if necessary.
+    """New event file in a folder, which is created; every method raises OSError if it cannot be written.
 
-    Args:
-        first_step: TensorBoard discards the points of earlier files in the folder from this step on.
-
-    Raises:
-        OSError: it cannot be written; also raised by every method.
+    first_step: TensorBoard discards the points of earlier files in the folder from this step on.
     """
 
     def __init__(self, folder: Path, first_step: int) -> None:

@@ -1,4 +1,4 @@
-"""Operations of the matrix products of a forward pass, counted.
+"""Operations of training, counted.
 
 Counted are matrix products alone, 2 operations for each multiply-add, forward and backward: three times the forward
 pass, since each product has two in its gradient (Chowdhery et al. 2022, appendix B; Kaplan et al. 2020, section 2.1).
@@ -15,8 +15,7 @@ def forward_flops(
 
     Args:
         predictions: masked tokens of a sequence in pre-training, which predicts the order of its segments as well.
-        reads_tokens: as ScoresNetwork has it. Of tokens that no head reads, the last layer computes queries, keys and
-            values alone.
+        reads_tokens: as ScoresNetwork has it; else the last layer computes queries, keys and values alone.
     """
     tokens, hidden = rows * length, config.hidden_size
     read = rows  # of the last layer behind its attention

@@ -32,15 +32,16 @@ class _Layer(nn.Cell):
         return self.encoder.layer(*sets, self.encoder.matrices(*sets), x, score_mask, key, rows_read)
 
 
-def _places(names: list[list[str]]) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    """Return LayerwiseGradient.shares and new from the names of the weights of each layer."""
+def _gradient_sums(names: list[list[str]]) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+    """Return LayerwiseGradient.addends and new_sums from the names of the weights of each layer."""
     known: list[str] = []
-    shares, new = [], []
+    addends = []
+    new_sums = []
     for of_layer in reversed(names):
-        shares.append(tuple(of_layer.index(name) if name in of_layer else -1 for name in known))
-        new.append(tuple(j for j, name in enumerate(of_layer) if name not in known))
-        known += [of_layer[j] for j in new[-1]]
-    return tuple(reversed(shares)), tuple(reversed(new))
+        addends.append(tuple(of_layer.index(name) if name in of_layer else -1 for name in known))
+        new_sums.append(tuple(j for j, name in enumerate(of_layer) if name not in known))
+        known += [of_layer[j] for j in new_sums[-1]]
+    return tuple(reversed(addends)), tuple(reversed(new_sums))
 
 
 class LayerwiseGradient(nn.Cell):
@@ -61,9 +62,11 @@ class LayerwiseGradient(nn.Cell):
         self.layers = tuple(cells[sets] for sets in encoder.layers)
         in_layers = list(dict.fromkeys(weight.name for layer in reversed(self.layers) for weight in layer.weights))
         self.others = ParameterTuple([parameter for parameter in parameters if parameter.name not in in_layers])
-        # Of each layer, for every sum over the layers behind it, which of its weights has a share in it, -1: none; and
-        # which of them have none yet. Then, of each parameter, the place among all sums and the others.
-        self.shares, self.new = _places([[weight.name for weight in layer.weights] for layer in self.layers])
+        # Of each layer, for every sum over the layers behind it, which of its weights it adds, -1: none; and with which
+        # weights it begins a sum. Then, of each parameter, the index among all sums and the others.
+        self.addends, self.new_sums = _gradient_sums(
+            [[weight.name for weight in layer.weights] for layer in self.layers]
+        )
         joined = in_layers + [parameter.name for parameter in self.others]
         self.order = tuple(joined.index(parameter.name) for parameter in parameters)
         self.head_gradient = ops.value_and_grad(self.head_loss, 0, self.others, has_aux=True)
@@ -101,10 +104,10 @@ class LayerwiseGradient(nn.Cell):
             layer_gradient = self.layer_gradient(self.layers[i], self.layers[i].weights)
             of_inputs, weights = layer_gradient(x, score_mask, key + i * LAYER_KEY_STEP, *rows[i], gradient)
             added = ()
-            for place in range(len(sums)):
-                j = self.shares[i][place]
-                added += (sums[place] + weights[j],) if j >= 0 else (sums[place],)
-            for j in self.new[i]:
+            for k in range(len(sums)):
+                j = self.addends[i][k]
+                added += (sums[k] + weights[j],) if j >= 0 else (sums[k],)
+            for j in self.new_sums[i]:
                 added += (weights[j],)
             sums = added
             # So that one layer's gradients are kept beside the sums, not all.
@@ -114,6 +117,6 @@ class LayerwiseGradient(nn.Cell):
         for i in range(len(of_first)):
             joined += (of_head[i] + of_first[i],)
         gradients = ()
-        for place in self.order:
-            gradients += (joined[place],)
+        for k in self.order:
+            gradients += (joined[k],)
         return value, gradients

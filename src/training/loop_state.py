@@ -87,7 +87,4 @@ class LoopState:
 def check_whole(saved: Mapping[str, Any], path: Path) -> None:
     """Raise CheckpointError if the checkpoint `path` holds no whole LoopState."""
     if missing := sorted({key.name for key in fields(LoopState)} - saved.keys()):
-        raise CheckpointError(
-            f"{path} holds weights but no whole state of a run: {', '.join(missing)} are missing; move it out of this "
-            "folder"
-        )
+        raise CheckpointError(f"{path} is no whole state of a run, it lacks {', '.join(missing)}: move it elsewhere")

@@ -1,6 +1,7 @@
 """A network's outputs for all rows of a data set: every row once, whatever the batches and however many ranks."""
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,8 @@ WORKING_MEMORY = 1_000_000_000  # bytes that a forward pass may take beside the 
 def rows_in_memory(architecture: AlbertConfig, width: int, starts: int = 0) -> int:
     """Return how many rows of `width` tokens a network computes at once within WORKING_MEMORY; at least one.
 
-    What is alive at the same time was measured on CPU, without fused_layers.Attention, which has no scores: in the
-    attention five tensors of scores and six states, in the feed-forward network four intermediate ones and four states;
-    layers before are gone.
-
+    What is alive at the same time was measured on CPU with composed layers: in the attention five tensors of scores and
+    six states, in the feed-forward network four intermediate ones and four states.
     starts: of a SQuAD v2.0 head, which looks at all tokens for each of them.
     """
     hidden = width * architecture.hidden_size
@@ -31,6 +30,7 @@ def rows_in_memory(architecture: AlbertConfig, width: int, starts: int = 0) -> i
     return max(1, WORKING_MEMORY // row)
 
 
+@dataclass
 class OutputTable:
     """Outputs of a network by name, float32, filled in batch by batch.
 
@@ -38,11 +38,10 @@ class OutputTable:
     network: has output_names and per_token_outputs. lengths: (rows,) tokens. ignored: outputs that are not kept.
     """
 
-    def __init__(self, network: Any, lengths: np.ndarray, ignored: Collection[str] = ()) -> None:
-        self.network = network
-        self.lengths = lengths
-        self.ignored = ignored
-        self.values: dict[str, Any] = {}
+    network: Any
+    lengths: np.ndarray
+    ignored: Collection[str] = ()
+    values: dict[str, Any] = field(default_factory=dict)
 
     def put(self, rows: np.ndarray, outputs: Any) -> None:
         """Store the outputs of a batch of rows (B,); -1 marks a row that only fills the batch."""
@@ -55,9 +54,9 @@ class OutputTable:
             if name in self.network.per_token_outputs:
                 lengths = self.lengths[rows[real]]
                 value = value[np.arange(value.shape[1]) < lengths[:, None]]
-            self.place(name, rows[real], value)
+            self.set_rows(name, rows[real], value)
 
-    def place(self, name: str, rows: np.ndarray, value: np.ndarray) -> None:
+    def set_rows(self, name: str, rows: np.ndarray, value: np.ndarray) -> None:
         """Put (rows, ...) or, of a per-token output, (tokens of these rows, ...) where they belong."""
         per_token = name in self.network.per_token_outputs
         if name not in self.values:
@@ -65,19 +64,19 @@ class OutputTable:
             empty = np.zeros((size, *value.shape[1:]), np.float32)
             self.values[name] = Ragged(empty, self.lengths) if per_token else empty
         if per_token:
-            self.values[name].values[self.tokens(rows)] = value
+            self.values[name].values[self.token_indices(rows)] = value
         else:
             self.values[name][rows] = value
 
-    def share(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the values of these rows by name, as `place` takes them."""
+    def get_rows(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the values of these rows by name, as `set_rows` takes them."""
         return {
-            name: table.values[self.tokens(rows)] if isinstance(table, Ragged) else table[rows]
+            name: table.values[self.token_indices(rows)] if isinstance(table, Ragged) else table[rows]
             for name, table in self.values.items()
         }
 
-    def tokens(self, rows: np.ndarray) -> np.ndarray:
-        """Return the places of all tokens of these rows in a per-token output."""
+    def token_indices(self, rows: np.ndarray) -> np.ndarray:
+        """Return the indices of all tokens of these rows in a per-token output."""
         counts = self.lengths[rows]
         first = (np.cumsum(self.lengths) - self.lengths)[rows]
         return np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
@@ -104,12 +103,12 @@ def predict_rows(
         predicted.append(rows[rows >= 0])
         outputs.put(rows, network(*(Tensor(batch[name]) for name in network.input_columns)))
     local_rows = np.concatenate(predicted)
-    shares = ranks.gather((local_rows, outputs.share(local_rows)), "the outputs of an evaluation")
+    shares = ranks.gather((local_rows, outputs.get_rows(local_rows)), "the outputs of an evaluation")
     seen = np.bincount(np.concatenate([rows for rows, _ in shares]), minlength=data.num_rows)
     assert (seen == 1).all(), f"{int((seen != 1).sum())} rows were not predicted exactly once"
     for rows, values in shares:
         for name, value in values.items():
-            outputs.place(name, rows, value)
+            outputs.set_rows(name, rows, value)
     return outputs.values
 
 

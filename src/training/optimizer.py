@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mindspore as ms
-import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from model_utils.errors import ConfigError
@@ -67,40 +66,35 @@ class LearningRate(nn.Cell):
         if self.by_ratio:
             warmup = f"warmup_ratio is {settings.warmup_ratio:g}, which makes {self.warmup_steps} updates"
         if not 0 <= self.warmup_steps < train_steps:
-            raise ConfigError(
-                f"{warmup}, but the run has {train_steps} updates: the warm-up must be shorter than the run"
-            )
+            raise ConfigError(f"{warmup}, allowed are fewer than the run's {train_steps} updates")
         self.warmup_share = self.warmup_steps / train_steps
         if settings.schedule == "trapezoid" and self.warmup_share + settings.decay_share > 1:
-            raise ConfigError(
-                f"{warmup}, but the rate decays over the last {settings.decay_share:g} of the run's {train_steps} "
-                f"updates (optimizer_cfg.{settings.name}.decay_share): the warm-up must end before the decay"
-            )
-        self.peak = settings.learning_rate
-        self.end = settings.end_learning_rate
-        self.power = settings.power
-        self.schedule = settings.schedule
-        self.decay_share = settings.decay_share
+            decay = f"decay_share {settings.decay_share:g} of the run's {train_steps} updates"
+            raise ConfigError(f"{warmup}, but the warm-up must end before the decay, {decay}")
+        self.settings = settings
         self.train_steps = train_steps
 
     def construct(self, step: Tensor, elapsed: Tensor) -> Tensor:
         step = ops.cast(step, ms.float32)
         progress = ops.maximum(ops.minimum(step, float(self.train_steps)) / self.train_steps, elapsed)
-        rate = self.end + (self.peak - self.end) * self.share_of_peak(progress)
+        peak = self.settings.learning_rate
+        end = self.settings.end_learning_rate
+        rate = end + (peak - end) * self.share_of_peak(progress)
         if self.warmup_steps > 0:
             if self.by_ratio:
                 step = ops.maximum(step, elapsed * self.train_steps)
-            rate = ops.select(step < self.warmup_steps, self.peak * step / self.warmup_steps, rate)
+            rate = ops.select(step < self.warmup_steps, peak * step / self.warmup_steps, rate)
         return rate
 
     def share_of_peak(self, progress: Tensor) -> Tensor:
         """Return f(progress) of the class's docstring, () float32."""
-        if self.schedule == "polynomial":
-            return ops.pow(1.0 - progress, self.power)
-        if self.schedule == "cosine":
+        schedule = self.settings.schedule
+        if schedule == "polynomial":
+            return ops.pow(1.0 - progress, self.settings.power)
+        if schedule == "cosine":
             return 0.5 + 0.5 * ops.cos(math.pi * (progress - self.warmup_share) / (1.0 - self.warmup_share))
-        if self.schedule == "trapezoid":
-            return ops.minimum((1.0 - progress) / self.decay_share, 1.0)
+        if schedule == "trapezoid":
+            return ops.minimum((1.0 - progress) / self.settings.decay_share, 1.0)
         return ops.ones_like(progress)
 
 
@@ -111,8 +105,7 @@ _fused_adam = ops.Adam()
 class Optimizer(nn.Cell):
     """Base of optimizers, which update all parameters; its own Parameters are the moments and `global_step`.
 
-    A skipped update (`apply_update` False, as after an overflow) changes nothing. It is computed with rate 0 and betas
-    1 instead of a branch in the graph, at which the host would wait for the device.
+    A skipped update changes nothing: it has rate 0 and betas 1, since at a branch the host would wait for the device.
 
     Inputs:
         gradients: float32, in the order of `parameters`; all 0 in a skipped update.
@@ -231,19 +224,15 @@ OPTIMIZERS = {kind.__name__: kind for kind in (AdamWeightDecay, Lamb, Adam)}
 
 
 def build_optimizer(parameters: Sequence[Parameter], settings: OptimizerSettings, train_steps: int) -> Optimizer:
-    """Return the optimizer named in `settings`; raise ConfigError for an unknown name or a warm-up that is too long."""
-    if settings.name not in OPTIMIZERS:
-        raise ConfigError(f"optimizer_cfg.optimizer is {settings.name!r}, allowed are {', '.join(OPTIMIZERS)}")
+    """Return the optimizer named in `settings`; raise ConfigError for a warm-up that is too long."""
     return OPTIMIZERS[settings.name](parameters, settings, train_steps)
 
 
 def describe_decay_groups(optimizer: Optimizer) -> str:
     """Return a sentence with the numbers of tensors and values with and without weight decay."""
-    counts = {True: [0, 0], False: [0, 0]}
+    groups: dict[bool, list[int]] = {True: [], False: []}
     for parameter, decayed in zip(optimizer.parameters, optimizer.decayed, strict=True):
-        counts[decayed][0] += 1
-        counts[decayed][1] += int(np.prod(parameter.shape))
-    return (
-        f"{optimizer.settings.name}: {counts[True][0]} tensors ({counts[True][1]:,} values) with weight decay "
-        f"{optimizer.settings.weight_decay}, {counts[False][0]} tensors ({counts[False][1]:,} values) without"
-    )
+        groups[decayed].append(parameter.size)
+    with_decay, without = (f"{len(sizes)} tensors ({sum(sizes):,} values)" for sizes in groups.values())
+    settings = optimizer.settings
+    return f"{settings.name}: {with_decay} with weight decay {settings.weight_decay}, {without} without"

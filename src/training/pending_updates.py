@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from mindspore import Tensor
 
@@ -22,14 +21,6 @@ class Update:
     tokens: int
     flops: float = 0.0
     compiled: bool = False
-
-
-class ReadUpdate(NamedTuple):
-    """An update with its metrics by name, and its seconds; None where it was not measured."""
-
-    update: Update
-    values: dict[str, float]
-    seconds: float | None
 
 
 class PendingUpdates:
@@ -53,8 +44,8 @@ class PendingUpdates:
         """True if a graph was compiled for one of them, which is therefore computed."""
         return any(update.compiled for update in self.queue)
 
-    def read(self) -> list[ReadUpdate]:
-        """Wait for all updates under way and empty the queue."""
+    def read(self) -> list[tuple[Update, dict[str, float], float | None]]:
+        """Wait for all updates and empty the queue; return each with its metrics, and its seconds if measured."""
         updates = self.queue
         self.queue = []
         values = [read_values(update.outputs) for update in updates]
@@ -63,7 +54,7 @@ class PendingUpdates:
         seconds = (now - self.read_at) / max(1, measured)
         self.read_at = now
         return [
-            ReadUpdate(update, metrics, None if update.compiled else seconds)
+            (update, metrics, None if update.compiled else seconds)
             for update, metrics in zip(updates, values, strict=True)
         ]
 

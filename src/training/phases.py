@@ -1,38 +1,26 @@
 """Phases of a run: consecutive parts with their own data, batch size and learning rate.
 
-A phase begins with the first update at which the progress of the run has reached the sum of the shares of the previous
-phases. The checkpoint state keeps the updates at which phases began, from which the position in the data is restored.
-A run without phases has a single one.
+A phase begins with the first update at which the progress of the run has reached the sum of the shares before it.
+Checkpoints keep the updates at which phases began, from which the position in the data is restored.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from math import fsum
-from typing import Protocol
 
 import numpy as np
 
+from src.data.batches import FeatureDataset
+from src.pretraining_data.checked_data import PretrainingData
+
 Batch = dict[str, np.ndarray]
-
-
-class PhaseData(Protocol):
-    """Micro-batches of this rank; the order of rows depends only on the epoch.
-
-    batches_per_epoch: micro-batches of this rank. rows_at_once: rows of a micro-batch, all ranks together.
-    """
-
-    batches_per_epoch: int
-    rows_at_once: int
-
-    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]: ...
-
-    def width_shares(self) -> list[tuple[int, float]]: ...
 
 
 @dataclass(frozen=True)
 class Phase:
     """Part of a run.
 
+    data: with the micro-batches of this rank, whose order depends only on the epoch.
     accumulation_steps: micro-batches per update.
     share: share of the run.
     rate_factor: multiplies the schedule's learning rate.
@@ -41,7 +29,7 @@ class Phase:
     shuffled: True if every epoch has its own order of rows; False: the rows are read cyclically.
     """
 
-    data: PhaseData
+    data: FeatureDataset | PretrainingData
     accumulation_steps: int = 1
     share: float = 1.0
     rate_factor: float = 1.0
@@ -54,11 +42,7 @@ _ROUNDING = 1e-9  # tolerance of shares, far less than one update of the longest
 
 
 class Phases:
-    """Phases of a run in their order, with the updates at which they began.
-
-    Attributes:
-        starts: for each phase that has begun, the number of updates before it.
-    """
+    """Phases of a run in their order; `starts` has the updates before each one that has begun."""
 
     def __init__(self, phases: Sequence[Phase]) -> None:
         self.all = tuple(phases)

@@ -7,8 +7,7 @@ from model_utils.config import EPOCHS, MICRO_BATCHES, ROWS, UPDATES
 from model_utils.errors import ConfigError
 from model_utils.schema import ANY, SAME_PLACE, Config, option, sections
 from src.pretraining_data.masking import NGRAM
-from src.training.batch_size import divide_batch
-from src.training.training_config import GLOBAL_BATCH, ArchitectureConfig, TrainingConfig
+from src.training.training_config import GLOBAL_BATCH, ArchitectureConfig, TrainingConfig, divide_batch
 
 SHARES_ROUNDED = 1e-4  # tolerance of the sum of the phases' shares, as three times 0.3333
 BATCH_KEYS = ("batch_size", "accumulation_steps")  # how a device makes its share of an update
@@ -21,20 +20,14 @@ class PhaseConfig(Config):
     data_dir: str | None = option(None, "folder of examples, for instance of another length", on_resume=SAME_PLACE)
     schema_dir: str | None = option(None, "schema.json of google's *.tfrecord in data_dir", on_resume=SAME_PLACE)
     batch_size: int | None = option(
-        None, "examples per device and micro-batch", minimum=1, maximum=ROWS, alias="train_batch_size"
+        None, "examples per device at once", minimum=1, maximum=ROWS, alias="train_batch_size"
     )
     accumulation_steps: int | None = option(None, "micro-batches per update", minimum=1, maximum=MICRO_BATCHES)
     global_batch_size: int | None = option(None, "examples per update, on all devices together", **GLOBAL_BATCH)
-    learning_rate: float | None = option(
-        None, "peak learning rate; scales the optimizer's schedule", above=0, maximum=100
-    )
+    learning_rate: float | None = option(None, "peak of the optimizer's schedule", above=0, maximum=100)
     sop_loss_weight: float | None = option(None, "weight of the sentence-order loss", minimum=0, maximum=100)
-    masked_lm_prob: float | None = option(
-        None, "share of masked tokens, for data made with dynamic masking", above=0, below=1
-    )
-    ngram: int | None = option(
-        None, "longest n-gram of words masked together, for data made with dynamic masking", minimum=1, maximum=NGRAM
-    )
+    masked_lm_prob: float | None = option(None, "share of masked tokens, with dynamic masking", above=0, below=1)
+    ngram: int | None = option(None, "longest n-gram masked together, with dynamic masking", minimum=1, maximum=NGRAM)
 
 
 class PretrainConfig(TrainingConfig):
@@ -45,53 +38,30 @@ class PretrainConfig(TrainingConfig):
 
     albert_network: str = "albert_mini"
     teacher_loss_weight: float = 10.0
-    load_checkpoint_path: str = option(
-        "", "checkpoint or run folder whose weights are loaded for a warm start", on_resume=SAME_PLACE
-    )
+    load_checkpoint_path: str = option("", "checkpoint or run folder with weights to start with", on_resume=SAME_PLACE)
 
     # Data.
-    data_dir: str = option(
-        "",
-        "folder with one set of MindRecord files, or google's *.tfrecord; unused if every phase has its own",
-        on_resume=SAME_PLACE,
-    )
+    data_dir: str = option("", "folder of MindRecord files, or google's *.tfrecord", on_resume=SAME_PLACE)
     schema_dir: str = option("", "schema.json of google's *.tfrecord files, or its folder", on_resume=SAME_PLACE)
     vocab_file: str = option("", "WordPiece vocabulary, if not where the data's manifest says", on_resume=SAME_PLACE)
     spm_model_file: str = option("", "SentencePiece model, if not where the data's manifest says", on_resume=SAME_PLACE)
     do_shuffle: bool = option(True, "shuffle the examples in every epoch")
 
     # Length and batch size.
-    train_steps: int = option(
-        10000, "number of updates; 0 or -1: as many as in epoch_size epochs", minimum=-1, maximum=UPDATES
-    )
-    epoch_size: int = option(
-        1, "number of epochs, if train_steps is 0 or -1", minimum=1, maximum=EPOCHS, alias="epoch_num"
-    )
-    batch_size: int = option(
-        32,
-        "examples per device and micro-batch; also of evaluation",
-        minimum=1,
-        maximum=ROWS,
-        alias="train_batch_size",
-    )
+    train_steps: int = option(10000, "updates; 0 or -1: those of epoch_size epochs", minimum=-1, maximum=UPDATES)
+    epoch_size: int = option(1, "epochs, if train_steps is 0 or -1", minimum=1, maximum=EPOCHS, alias="epoch_num")
+    batch_size: int = option(32, "examples per device at once", minimum=1, maximum=ROWS, alias="train_batch_size")
 
     phases: tuple[PhaseConfig, ...] = sections(
         PhaseConfig, "consecutive parts of the run with their own data, batch size or learning rate; none: a single one"
     )
 
     # Loss.
-    sop_loss_weight: float = option(
-        1.0,
-        "weight of the sentence-order loss, relative to the masked-token loss; 0: not trained",
-        minimum=0,
-        maximum=100,
-    )
+    sop_loss_weight: float = option(1.0, "weight of the sentence-order loss; 0: not trained", minimum=0, maximum=100)
 
     # Output and evaluation.
     save_checkpoint_path: str = option("", "folder of the run: checkpoints, log, curves", required=True, on_resume=ANY)
-    eval_steps: int = option(
-        0, "updates between evaluations; 0: no evaluation", minimum=0, on_resume=ANY, maximum=UPDATES
-    )
+    eval_steps: int = option(0, "updates between evaluations; 0: none", minimum=0, on_resume=ANY, maximum=UPDATES)
     eval_data_dir: str = option("", "folder of held-out examples, as data_dir", on_resume=ANY)
     eval_batches: int = option(0, "batches per evaluation; 0: all", minimum=0, on_resume=ANY, maximum=UPDATES)
 
@@ -106,13 +76,10 @@ class PretrainConfig(TrainingConfig):
         return {key: value for key, value in fingerprint.items() if key not in replaced}
 
     def check_flags(self, flags: Mapping[str, Any]) -> None:
-        super().check_flags(flags)
         settings = flags.get("optimizer_cfg", {}).get(self.optimizer_settings()["name"], {})
         for key in (flags.keys() | settings.keys()) & PhaseConfig.model_fields.keys():
             if self.every_phase_has(key):
-                raise ConfigError(
-                    f"command line: {key} means nothing here, since each of the phases has its own: set it in phases"
-                )
+                raise ConfigError(f"command line: {key} means nothing here, since each of the phases has its own")
 
     def check_required(self) -> None:
         super().check_required()
@@ -124,16 +91,16 @@ class PretrainConfig(TrainingConfig):
         return bool(self.phases) and all(getattr(phase, key) is not None for phase in self.phases)
 
     def all_phases(self) -> tuple[PhaseConfig, ...]:
-        """Return the phases, a single one if none is set, with keys left out taken from the run."""
+        """Return the phases, or a single one; keys left out are the run's, and global batches are divided."""
         run_values = {key: getattr(self, key) for key in PhaseConfig.model_fields if key in type(self).model_fields}
         run_values["learning_rate"] = self.optimizer_settings()["learning_rate"]
-        return tuple(self._complete(run_values | phase.to_dict()) for phase in self.phases or (PhaseConfig(),))
-
-    def _complete(self, values: dict[str, Any]) -> PhaseConfig:
-        """Return the phase with these values, its global batch divided."""
-        sizes = values["global_batch_size"], values["batch_size"], self.device_num, values["accumulation_steps"]
-        batch_size, accumulation_steps = divide_batch(*sizes)
-        return PhaseConfig(**values | {"batch_size": batch_size, "accumulation_steps": accumulation_steps})
+        phases = []
+        for phase in self.phases or (PhaseConfig(),):
+            values = run_values | phase.to_dict()
+            sizes = values["global_batch_size"], values["batch_size"], self.device_num, values["accumulation_steps"]
+            values["batch_size"], values["accumulation_steps"] = divide_batch(*sizes)
+            phases.append(PhaseConfig(**values))
+        return tuple(phases)
 
     def check_together(self) -> None:
         super().check_together()
@@ -148,10 +115,7 @@ class PretrainConfig(TrainingConfig):
             shares = " + ".join(f"{phase.share:g}" for phase in self.phases)
             raise ConfigError(f"phases have the shares {shares} = {total:g} of the run, allowed is a sum of 1")
         if self.phases and self.train_steps <= 0:
-            raise ConfigError(
-                f"train_steps is {self.train_steps}, but phases are shares of the updates: set train_steps to their "
-                "number"
-            )
+            raise ConfigError(f"train_steps is {self.train_steps}, but phases are shares of it: set it above 0")
         if self.eval_steps and not self.eval_data_dir:
             raise ConfigError(f"eval_steps is {self.eval_steps}, but eval_data_dir names no examples to evaluate on")
         if not self.eval_steps and (self.eval_data_dir or self.eval_batches):

@@ -1,12 +1,12 @@
 """Barriers and exchange of small values between the ranks of a distributed run.
 
-MindSpore's collectives on CPUs abort the job if a rank waits longer than 30 s, and ranks differ by more than that
-whenever one compiles, writes or checks files, or evaluates. So ranks synchronise through the job's rendezvous first,
-for up to WAIT_MINUTES, and then enter a collective together.
+MindSpore's collectives on CPUs abort the job if a rank waits longer than 30 s, as while another compiles, writes or
+evaluates. So ranks first synchronise through the job's rendezvous, for up to WAIT_MINUTES.
 """
 
 import os
 import pickle
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,12 @@ import numpy as np
 from model_utils.device import Device
 from model_utils.errors import UserError
 from model_utils.facts import first_difference
-from model_utils.rendezvous import ADDRESS, KEY, LAUNCHER, MeetingPlace, RendezvousClient
+from model_utils.rendezvous import ADDRESS, KEY, LAUNCHER, Rendezvous, RendezvousClient
 
 WAIT_MINUTES = 120.0  # timeout of a barrier, for work that one rank does alone; a rank that ended is noticed at once
 
 
+@dataclass(eq=False)
 class Ranks:
     """Process group of the ranks that train together, as seen by this rank.
 
@@ -26,20 +27,14 @@ class Ranks:
         rank, size: rank of this process and number of ranks; rank 0 writes the run's files.
         rendezvous: where the ranks of the job meet; None for a single process.
         wait_minutes: timeout of a barrier.
+        barriers: number of those that this rank has come to.
     """
 
-    def __init__(
-        self,
-        rank: int = 0,
-        size: int = 1,
-        rendezvous: MeetingPlace | None = None,
-        wait_minutes: float = WAIT_MINUTES,
-    ) -> None:
-        self.rank = rank
-        self.size = size
-        self.rendezvous = rendezvous
-        self.wait_minutes = wait_minutes
-        self.barriers = 0
+    rank: int = 0
+    size: int = 1
+    rendezvous: Rendezvous | RendezvousClient | None = None
+    wait_minutes: float = WAIT_MINUTES
+    barriers: int = 0
 
     @property
     def writer(self) -> bool:
@@ -79,10 +74,8 @@ class Ranks:
         for rank, rank_facts in enumerate(others, 1):
             if difference := first_difference(first, rank_facts):
                 key, left, right = difference
-                raise UserError(
-                    f"the ranks differ in {what}: {key} is {left!r} on rank 0 and {right!r} on rank {rank}; they "
-                    "must read the same files with the same configuration"
-                )
+                values = f"{key} is {left!r} on rank 0 and {right!r} on rank {rank}"
+                raise UserError(f"the ranks differ in {what}: {values}; give all the same files and configuration")
 
 
 ALONE = Ranks()  # process group of a single process

@@ -37,12 +37,7 @@ class Reporting:
 
 
 class Recorder:
-    """Writer of the records of one run; on ranks other than 0 it counts and writes nothing.
-
-    Args:
-        metric_names: the training metrics.
-        clock: stands still while something else than training goes on.
-    """
+    """Writer of the records of one run; on ranks other than 0 it counts and writes nothing."""
 
     def __init__(
         self,
@@ -113,6 +108,7 @@ class Recorder:
         if not self.log:
             return
         rate = self.since_start.per_second(self.since_start.updates)
+        rank_count = self.folder.ranks.size
         record = {
             "step": step,
             "epoch": self.phases.epochs(step),
@@ -120,15 +116,14 @@ class Recorder:
             **means,
             **state.latest,
             "skipped_steps": state.skipped_steps,
-            "examples_per_s": self.of_all_ranks(recent.per_second(recent.examples)),
-            "tokens_per_s": self.of_all_ranks(recent.per_second(recent.tokens)),
+            "examples_per_s": recent.per_second(recent.examples * rank_count),
+            "tokens_per_s": recent.per_second(recent.tokens * rank_count),
             "mfu": self.mfu(recent.per_second(recent.flops)),
             "eta_s": rate and self.progress.seconds_left(step, rate),
         }
         for name, value in (evaluation or {}).items():
-            finite = math.isfinite(value)
-            record[EVAL_PREFIX + name] = value if finite else None
-            if not finite:
+            record[EVAL_PREFIX + name] = value if math.isfinite(value) else None
+            if record[EVAL_PREFIX + name] is None:
                 logger.warning(f"evaluation after step {step}: {name} is {value}, which the log leaves out")
         self.log.write(record)
         self.compare(record)
@@ -137,9 +132,6 @@ class Recorder:
         """Put the log on the disk."""
         if self.log:
             self.log.sync()
-
-    def of_all_ranks(self, per_second: float | None) -> float | None:
-        return per_second and per_second * self.folder.ranks.size
 
     def mfu(self, flops_per_second: float | None) -> float | None:
         """Return the utilisation; None before anything was measured."""

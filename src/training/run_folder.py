@@ -12,7 +12,7 @@ import fcntl
 import os
 import shutil
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from model_utils.config import check_output_folder
 from model_utils.errors import CheckpointError, ConfigError, UserError
@@ -28,28 +28,17 @@ CONFIG_FILE = "config.yaml"
 RESULTS_FILE = "train_results.json"
 
 
-class Artifacts(Protocol):
-    """Files beside a run's checkpoints: architecture, tokenizer, task description."""
-
-    def save_artifacts(self, folder: Path) -> None:
-        """Write them into a folder."""
-
-
 class RunFolder:
     """The folder of one run, locked while this object is open. Use as a context manager.
 
-    Args:
-        config: merged; its options say what of it must stay the same (on_resume).
-        ranks: those that train in it; rank 0 locks and writes, the others do neither.
-
     Attributes:
-        artifacts: what is written beside the checkpoints when work starts; whoever builds the training sets it.
+        artifacts: object whose save_artifacts(folder) writes architecture, tokenizer and task description when work
+            starts; whoever builds the training sets it.
         begun: a run of this configuration has worked here before.
         finished: it is complete.
 
     Raises:
-        ConfigError: the folder holds a run of another configuration.
-        CheckpointError: it holds checkpoints that no run of this program left there.
+        ConfigError, CheckpointError: the folder holds a run of another configuration, or checkpoints without one.
         UserError: another process is running in it, or it cannot be written or locked.
     """
 
@@ -58,7 +47,7 @@ class RunFolder:
         self.config = config
         self.ranks = ranks
         self._lock: int | None = None
-        self.artifacts: Artifacts | None = None
+        self.artifacts: Any = None
         self.begun = False
         self.finished = False
 
@@ -70,30 +59,26 @@ class RunFolder:
                 self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
             except OSError as error:
                 raise UserError(f"the run's folder {self.path} cannot be written: {error.strerror}") from error
-            self._acquire()
+            self._acquire(self._lock)
             check_run_folder(self.path, self.config)  # another run may have begun before the lock was ours
         self.begun = (self.path / CONFIG_FILE).exists()
         self.finished = (self.path / RESULTS_FILE).exists()
         return self
 
-    def _acquire(self) -> None:
-        assert self._lock is not None
+    def _acquire(self, lock: int) -> None:
         try:
             # A record lock: unlike flock, worker processes do not inherit it and cannot outlive this run with it.
-            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = os.read(self._lock, 32).decode().strip() or "unknown"
-            os.close(self._lock)
+            sentence = f"{self.path / '.lock'} cannot be locked: {error.strerror}; choose a folder on a local disk"
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                holder = os.read(lock, 32).decode().strip() or "unknown"
+                sentence = f"{self.path} holds a run that is live: process {holder}; choose another folder"
+            os.close(lock)
             self._lock = None
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise UserError(
-                    f"{self.path / '.lock'} cannot be locked: {error.strerror}; choose a folder on a local disk"
-                ) from error
-            raise UserError(
-                f"{self.path} holds a run that is live: process {holder}; wait for it or choose another folder"
-            ) from error
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+            raise UserError(sentence) from error
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
 
     def __exit__(self, *_: object) -> None:
         if self._lock is not None:
@@ -101,20 +86,14 @@ class RunFolder:
             self._lock = None
 
     def begin(self, needed_bytes: int) -> None:
-        """Bind the folder to the configuration when work starts.
-
-        Raises:
-            UserError: fewer than needed_bytes of the disk are free.
-        """
+        """Bind the folder to the configuration when work starts; raise UserError if the disk has too few bytes."""
         if not self.ranks.writer:
             return
         remove_leftovers(self.path)  # they may take the bytes that are needed
         free = shutil.disk_usage(self.path).free
         if free < needed_bytes:
-            raise UserError(
-                f"the disk of {self.path} has {free / 1e6:,.0f} MB free, the checkpoints of this run need "
-                f"{needed_bytes / 1e6:,.0f} MB: make room, or keep fewer (save_checkpoint_num)"
-            )
+            needed = f"the checkpoints of this run need {needed_bytes / 1e6:,.0f} MB (save_checkpoint_num)"
+            raise UserError(f"the disk of {self.path} has {free / 1e6:,.0f} MB free, {needed}")
         if self.artifacts:
             self.artifacts.save_artifacts(self.path)
         write_config(self.config.from_anywhere(), self.path / CONFIG_FILE)  # last: where it is, the artifacts are
@@ -133,10 +112,8 @@ def check_run_folder(path: Path, config: TrainingConfig) -> None:
     file = path / CONFIG_FILE
     if not file.exists():
         if list_checkpoints(path) or (path / LOG_FILE).exists():
-            raise CheckpointError(
-                f"{path} holds checkpoints or a log but no {CONFIG_FILE}: they are not of a run that could be resumed; "
-                "choose an empty folder, and name this one in load_checkpoint_path to start from its weights"
-            )
+            found = f"{path} holds checkpoints or a log but no {CONFIG_FILE}, so that no run can be resumed here"
+            raise CheckpointError(f"{found}: choose an empty folder, and this one as load_checkpoint_path")
         return
     try:
         theirs = load_config(type(config), ["--config_path", str(file)]).resume_fingerprint()
@@ -147,7 +124,5 @@ def check_run_folder(path: Path, config: TrainingConfig) -> None:
         fingerprint = {"train_steps": fingerprint["train_steps"]} | fingerprint
     if difference := first_difference(fingerprint, theirs):
         key, ours, there = difference
-        raise ConfigError(
-            f"{path} holds a run of another configuration: {key} is {there!r} there and {ours!r} here; "
-            "choose another folder or give the same value"
-        )
+        values = f"{key} is {there!r} there and {ours!r} here"
+        raise ConfigError(f"{path} holds a run of another configuration: {values}; choose another folder")

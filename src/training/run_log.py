@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -71,19 +70,17 @@ class RunLog:
         self.metric_names = tuple(metric_names)
         self.train_steps = train_steps
         self.baselines = baselines
-        self.bar = None
         self.records = read_log(folder, start_step)
         text = "".join(json.dumps(record) + "\n" for record in self.records)
         write_text(folder / LOG_FILE, text)
         self.file = (folder / LOG_FILE).open("a", encoding="utf-8")
         self.board = EventFile(folder / "tensorboard", start_step + 1)
-        if sys.stderr.isatty():
-            self.bar = tqdm(total=train_steps, initial=start_step, unit="step", dynamic_ncols=True)
+        # disable=None: only on a terminal
+        self.bar = tqdm(total=train_steps, initial=start_step, unit="step", dynamic_ncols=True, disable=None)
 
     def advance(self, step: int) -> None:
         """Move the progress bar to `step`."""
-        if self.bar is not None:
-            self.bar.update(step - self.bar.n)
+        self.bar.update(step - self.bar.n)
 
     def write(self, record: dict[str, Any]) -> None:
         """Add the record of one step everywhere; values are numbers, or None where there is nothing to report."""
@@ -113,7 +110,10 @@ class RunLog:
         if record["eta_s"] is not None:
             parts.append(f"eta {timedelta(seconds=round(record['eta_s']))}")
         evaluated = [self._metric(name, record[name]) for name in record if name.startswith(EVAL_PREFIX)]
-        return "  ".join(parts) + "".join(["\n    evaluation  ", "  ".join(evaluated)] if evaluated else [])
+        text = "  ".join(parts)
+        if evaluated:
+            text += f"\n    evaluation  {'  '.join(evaluated)}"
+        return text
 
     def _metric(self, name: str, value: float | None) -> str:
         lines = ", ".join(f"{label} {height:.3f}" for label, height in self._baselines_of(name).items())
@@ -131,8 +131,7 @@ class RunLog:
 
     def close(self) -> None:
         """End the bar and close the files."""
-        if self.bar is not None:
-            self.bar.close()
+        self.bar.close()
         self.file.close()
         self.board.close()
 

@@ -61,17 +61,14 @@ class Precision:
     def changes_since(self, before: Mapping[str, str], path: Path, named: bool) -> dict[str, str]:
         """Return what differs from `before`, the facts() of the checkpoint `path`, as {key: sentence}.
 
-        Raises:
-            ConfigError: compute_type would change, although the configuration does not name one (`named`).
+        Raises ConfigError if compute_type would change, although the configuration does not name one (`named`).
         """
         now = self.facts()
         trained = before["compute_type"]
         chosen = now["compute_type"]
         if trained != chosen and not named:
-            raise ConfigError(
-                f"{path} was trained in {trained} on {before['device_target']}, but compute_type is empty, which means "
-                f"{chosen} on {now['device_target']}; give compute_type {trained} to keep it, or {chosen} to change it"
-            )
+            found = f"{path} was trained in {trained}, but compute_type is empty, here {chosen}"
+            raise ConfigError(f"{found}: give compute_type {trained} to keep it, or {chosen} to change it")
         return {key: f"{key} {now[key]} instead of {before[key]}" for key in now if now[key] != before[key]}
 
 
@@ -100,26 +97,18 @@ class RunFacts:
         """Raise CheckpointError where `saved`, of the checkpoint `path`, is of other data or another model."""
         for key, value in self.identity.items():
             if (trained := saved["identity"].get(key)) != value:
-                raise CheckpointError(
-                    f"{path} was trained on other data: {key} was {trained!r} and is now {value!r}; choose another "
-                    "folder, or name this one in load_checkpoint_path to start from it"
-                )
+                change = f"{key} was {trained!r} and is now {value!r}"
+                raise CheckpointError(f"{path} was trained on other data: {change}; choose another folder")
         for key, value in self.architecture.items():
             if (trained := saved[ARCHITECTURE].get(key, value)) != value:
-                raise CheckpointError(
-                    f"{path} was trained as another model: {key} was {trained!r} and is now {value!r}; put that back "
-                    f"(albert_config.json, --albert_cfg.{key}), or choose another folder"
-                )
+                change = f"{key} was {trained!r} and is now {value!r}"
+                raise CheckpointError(f"{path} was trained as another model: {change}; choose another folder")
 
 
 def plan_run(config: TrainingConfig, epochs: int, rows_at_once: int, batches_per_epoch: int) -> RunPlan:
     """Return the plan of config.train_steps updates or, where that is not above 0, of as many as the epochs hold.
 
-    Args:
-        rows_at_once: rows of a micro-batch of all ranks together.
-
-    Raises:
-        ConfigError: the data does not fill one update.
+    rows_at_once: rows of a micro-batch of all ranks together. Data that fills no update is a ConfigError.
     """
     if batches_per_epoch < 1:
         key = "batch_size" if hasattr(config, "batch_size") else "train_batch_size"
@@ -128,10 +117,8 @@ def plan_run(config: TrainingConfig, epochs: int, rows_at_once: int, batches_per
     if planned <= 0:
         planned = epochs * batches_per_epoch // config.accumulation_steps
     if planned < 1:
-        raise ConfigError(
-            f"{epochs} epochs of {batches_per_epoch} batches with accumulation_steps {config.accumulation_steps} make "
-            "no update: lower accumulation_steps, or give more data"
-        )
+        found = f"{epochs} epochs of {batches_per_epoch} batches, {config.accumulation_steps} of which make an update"
+        raise ConfigError(f"{found}, make none: lower accumulation_steps, or give more data")
     return RunPlan(planned, 3600 * config.max_train_hours)
 
 

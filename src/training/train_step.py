@@ -35,9 +35,7 @@ def normalise_weights(
 ) -> list[dict[str, np.ndarray]]:
     """Divide each weight column by its sum over all micro-batches of all ranks; a column of zeros stays zero.
 
-    Args:
-        columns: names of the weight columns (network.weight_columns), float32 of any shape.
-        ranks: those that make the update together; every one of them must call this.
+    columns: names of the weight columns (network.weight_columns), float32 of any shape. Collective over `ranks`.
     """
     sums = [[batch[column].sum(dtype=np.float64) for column in columns] for batch in micro_batches]
     totals = ranks.sum(np.sum(sums, axis=0), "the next update")
@@ -156,11 +154,7 @@ class TrainStep(nn.Cell):
     def global_norm(self, gradients: tuple[Tensor, ...], row_squares: tuple[Tensor, ...]) -> Tensor:
         """Return google's global norm: all squared entries, one table's counted per looked-up row (RowSquareSum).
 
-        Not finite if any entry is not.
-
-        Args:
-            gradients: of `weights`.
-            row_squares: sum of squares of the table's rows over all ranks; () if the table is frozen.
+        Not finite if any entry is not. row_squares: squares of the table's rows, summed over all ranks; () if frozen.
         """
         squares = self.square_sum(gradients[: self.counted_table] + gradients[self.counted_table + 1 :])
         if self.has_counted_table:
@@ -170,8 +164,7 @@ class TrainStep(nn.Cell):
     def update(self, gradients: tuple[Tensor, ...], elapsed: Tensor, rate_factor: Tensor) -> tuple[Tensor, ...]:
         """Reduce, unscale, clip and apply gradients.
 
-        Returns:
-            Gradient norm, whether it was finite, learning rate, loss scale that was used.
+        Returns the gradient norm, whether it was finite, the learning rate, and the loss scale that was used.
         """
         scale = self.loss_scale + 0.0
         reduced = ()
@@ -218,8 +211,7 @@ class TrainStep(nn.Cell):
     ) -> dict[str, Tensor]:
         """Run one update on micro-batches of numpy columns; elapsed and rate_factor as in Optimizer.
 
-        Returns tensors that may still be computing: network.metric_names, grad_norm, finite, learning_rate
-        (0 when skipped), loss_scale (as used).
+        Returns tensors that may still be computing: network.metric_names, grad_norm, finite, learning_rate, loss_scale.
         """
         count = len(micro_batches)
         if count > 1 and not self.accumulate:
@@ -263,12 +255,12 @@ class TrainStep(nn.Cell):
                 self.ready_graphs.add(graph)
 
 
-def fitted_learning_rate(hidden_size: int, usual_rate: float) -> float:
+def default_learning_rate(hidden_size: int, learning_rate_of_base: float) -> float:
     """Return a learning rate of fine-tuning for this width, from the usual one at 768; 1e-5 to 1e-3.
 
     It falls with the square of the width: near the best rates found from 256 to 384, and those published up to 2,048.
     """
-    return min(1e-3, max(1e-5, usual_rate * (768 / hidden_size) ** 2))
+    return min(1e-3, max(1e-5, learning_rate_of_base * (768 / hidden_size) ** 2))
 
 
 def build_step(
@@ -278,7 +270,7 @@ def build_step(
     values = config.optimizer_settings()
     if not values["learning_rate"]:
         hidden_size = network.scores.config.hidden_size
-        values["learning_rate"] = fitted_learning_rate(hidden_size, config.usual_rate)
+        values["learning_rate"] = default_learning_rate(hidden_size, config.learning_rate_of_base)
         logger.info(f"learning rate {values['learning_rate']:.3g}, for a hidden_size of {hidden_size}")
     settings = OptimizerSettings(**values)
     optimizer = build_optimizer(network.weights_to_train(), settings, plan.train_steps)

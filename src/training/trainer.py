@@ -30,6 +30,8 @@ from src.training.stop_signals import StopSignals
 from src.training.train_step import TrainStep
 
 logger = logging.getLogger(__name__)
+SYNC_SECONDS = 0.07  # between two synchronisations of ranks; one takes 0.7 ms, so that they take 1 % of the time
+MAX_UPDATES_PER_SYNC = 20  # so that a stop is obeyed soon where updates become slower
 AHEAD = 4  # updates whose micro-batches are made while a GPU or Ascend computes; a CPU has no cores to spare
 
 
@@ -77,20 +79,17 @@ class Trainer:
         self.recorder = Recorder(reporting or Reporting(), folder, self.metric_names, phases, self.progress, self.clock)
         self.signals = StopSignals()
         self.stop_signal = 0
+        self.synced_step = 0
+        self.updates_per_sync = 1
 
     def fit(self) -> dict[str, Any]:
-        """Train to the end and finish the run's folder.
-
-        Returns:
-            The last record of the log; empty on ranks that do not write.
+        """Train to the end, finish the folder and return the last record of the log ({} on ranks that do not write).
 
         Raises:
-            SystemExit: after SIGTERM or SIGINT, the state saved; code 143 or 130. A signal that comes with the last
-                update or its checkpoint takes effect when the run is finished.
+            SystemExit: after SIGTERM or SIGINT, the state saved; code 143 or 130.
             UserError: training diverged, the disk is full, another rank ended, or the ranks do not agree on data,
                 configuration and checkpoint. The last good checkpoint remains.
-            CheckpointError: the folder's checkpoint belongs to other data or another architecture.
-            ConfigError: it was trained in another precision, and the configuration does not ask for this one.
+            CheckpointError, ConfigError: the folder's checkpoint belongs to other data, architecture or precision.
         """
         self.resume()
         self.recorder.measure_device()  # while the other ranks wait in check_ranks
@@ -100,17 +99,16 @@ class Trainer:
             while self.state.evaluating or not self.over:
                 if not self.state.evaluating:
                     self.start(next(micro_batches))
-                self.sync_ranks()
                 step = self.state.step
-                evaluates = self.evaluation_due(step)
+                if step - self.synced_step >= self.updates_per_sync or self.state.evaluating:
+                    self.sync_ranks()
+                evaluates = self.state.evaluating or self.evaluation_due(step)
                 saves = self.over or self.checkpoints.due(step)  # asked once: what is saved must have been read
                 if evaluates or saves or self.stop_signal or self.reading_due(step):
                     self.read()
                 if evaluates:
                     self.evaluate(step)
                     self.sync_ranks()
-                elif self.state.evaluating:
-                    self.drop_evaluation(step)
                 if saves or self.over or self.stop_signal or self.state.best.step == step:
                     self.save()
                 if self.stop_signal and not self.over:
@@ -131,10 +129,12 @@ class Trainer:
             if "loss_scale_mode" in changes:
                 self.step.restart_scaling()
             self.state.restore(saved)
+            self.state.evaluating &= self.evaluation is not None  # eval_steps may have become 0
             self.checkpoints.tidy(self.state)  # a kill may have come before, or the best one is damaged
             changed = f"; from here {', '.join(changes.values())}" if changes else ""
             logger.info(f"resuming after step {self.state.step} from {contents.path}{changed}")
         self.phases.starts = self.state.phase_starts
+        self.synced_step = self.state.step
         self.progress.start()
 
     def check_ranks(self) -> None:
@@ -156,9 +156,8 @@ class Trainer:
             with self.recorder.open(self.state):
                 yield
         except OSError as error:
-            raise UserError(
-                f"training stopped after {self.state.step} updates: {error}; {self.checkpoints.remaining(self.state)}"
-            ) from error
+            remaining = self.checkpoints.remaining(self.state)
+            raise UserError(f"training stopped after {self.state.step} updates: {error}; {remaining}") from error
         except SystemExit:
             self.ranks.wait("the end of the stopped run")  # which may still be writing on rank 0
             raise
@@ -192,10 +191,19 @@ class Trainer:
         self.pending.add(Update(self.state.step, outputs, examples, tokens, flops, compiled=compiles))
 
     def sync_ranks(self) -> None:
-        """Synchronise stop signal and elapsed time. Collective: every rank calls it at the same points."""
+        """Synchronise stop signal and elapsed time. Collective: every rank calls it at the same points.
+
+        Ranks do so after as many updates as take SYNC_SECONDS by the clock of rank 0, a process alone after each.
+        """
         states = self.ranks.gather((self.signals.received, self.progress.measured()), "the question whether to stop")
         self.stop_signal = max(signal for signal, _ in states)
-        _, self.state.seconds = states[0]
+        _, seconds = states[0]
+        updates = self.state.step - self.synced_step
+        if updates and self.ranks.size > 1:
+            wanted = SYNC_SECONDS * updates / max(seconds - self.state.seconds, 1e-6)
+            self.updates_per_sync = min(MAX_UPDATES_PER_SYNC, 1 + int(wanted))
+        self.synced_step = self.state.step
+        self.state.seconds = seconds
 
     @property
     def over(self) -> bool:
@@ -227,36 +235,27 @@ class Trainer:
             self.recorder.count(update, seconds)
             self.state.count(values, (*self.metric_names, "grad_norm"))
             self.stop_if_diverged(update.step, values)
-            if not self.evaluation_due(update.step):
-                self.record_if_due(update.step)
-
-    def record_if_due(self, step: int) -> None:
-        """Write a record of a step that is not evaluated, if it has one."""
-        if self.recorder.due(step) or self.closes(step):
-            self.recorder.record(self.state, step)
+            has_record = self.recorder.due(update.step) or self.closes(update.step)
+            if has_record and not self.evaluation_due(update.step):  # else the evaluation joins the record
+                self.recorder.record(self.state, update.step)
 
     def stop_if_diverged(self, step: int, values: dict[str, float]) -> None:
-        """Raise UserError when skipping updates cannot help any more; the last good checkpoint stays.
-
-        Without loss scaling that is at once; with it, after max_skipped_steps in a row, a dynamic scale being at its
-        minimum.
-        """
+        """Raise DivergedError at a skipped update; with loss scaling after max_skipped_steps at the lowest scale."""
         skipped = self.state.skipped_in_a_row
-        if not skipped:
-            return
         scaling = self.step.scaling
-        if scaling.mode != "off":
-            at_floor = scaling.mode == "static" or values["loss_scale"] <= scaling.minimum
-            if not at_floor or skipped < self.config.max_skipped_steps:
-                return
-        scale = f"loss scale {values['loss_scale']:g}" if scaling.mode != "off" else "no loss scaling"
+        can_go_on = scaling.mode != "off" and (
+            skipped < self.config.max_skipped_steps
+            or (scaling.mode == "dynamic" and values["loss_scale"] > scaling.minimum)
+        )
+        if not skipped or can_go_on:
+            return
         advice = "lower the learning rate or lengthen the warm-up"
         if scaling.mode == "static" and math.isfinite(values["loss"]):
             advice = f"lower loss_scale_value ({scaling.value:g}), or set loss_scale_mode to dynamic"
         raise DivergedError(
             f"training diverged: at step {step} the loss is {values['loss']} and the gradient's norm "
-            f"{values['grad_norm']}, {skipped} updates in a row skipped, {scale}; {advice}. Checkpoints written "
-            "before are kept"
+            f"{values['grad_norm']}, {skipped} updates in a row skipped, loss scale {values['loss_scale']:g} "
+            f"({scaling.mode}); {advice}. Checkpoints written before are kept"
         )
 
     def evaluate(self, step: int) -> None:
@@ -267,11 +266,6 @@ class Trainer:
             metrics = self.evaluation(step, self.state.best, self.stop_if_asked)
         self.state.evaluating = False
         self.recorder.record(self.state, step, metrics)
-
-    def drop_evaluation(self, step: int) -> None:
-        """Log a step whose evaluation was interrupted and is no longer due, because eval_steps has changed."""
-        self.state.evaluating = False
-        self.record_if_due(step)
 
     def stop_if_asked(self) -> None:
         """Save and exit if a stop was requested; an evaluation calls this before each batch."""
@@ -289,10 +283,10 @@ class Trainer:
 
     def stop(self) -> NoReturn:
         """Exit for the signal that was received; the state is saved."""
-        place = "in the evaluation after" if self.state.evaluating else "after"
-        saved = self.config.enable_save_ckpt
-        outcome = "saved; the same command resumes it" if saved else "not saved: enable_save_ckpt is false"
-        logger.info(f"stopped {place} step {self.state.step}, {outcome}")
+        moment = "in the evaluation after" if self.state.evaluating else "after"
+        is_saved = self.config.enable_save_ckpt
+        outcome = "saved; the same command resumes it" if is_saved else "not saved: enable_save_ckpt is false"
+        logger.info(f"stopped {moment} step {self.state.step}, {outcome}")
         raise SystemExit(128 + self.stop_signal)
 
     def finish(self) -> dict[str, Any]:
@@ -302,10 +296,8 @@ class Trainer:
             logger.info(f"max_train_hours {self.config.max_train_hours:g} are over after step {step}")
         settings = self.config.optimizer_settings()
         if not settings["warmup_ratio"] and step < settings["warmup_steps"]:
-            logger.warning(
-                f"the run ended within its warm-up of {settings['warmup_steps']} updates, so that the learning rate "
-                "never fell: lower warmup_steps, or give warmup_ratio"
-            )
+            warmup = f"its warm-up of {settings['warmup_steps']} updates"
+            logger.warning(f"the run ended within {warmup}: lower warmup_steps, or give warmup_ratio")
         results = self.recorder.last_record()
         self.folder.finish(results)
         self.sync_ranks()

@@ -9,11 +9,11 @@ from model_utils.errors import ConfigError
 from model_utils.option_values import show
 from model_utils.schema import ANY, SAME_PLACE, Config, option, section
 from src.albert_config import COMPUTE_TYPES, PRESETS, AlbertConfig, AlbertOverrides, resolve_albert_config
-from src.training.batch_size import divide_batch
 
 # Values of `needs`.
 SCALED = ("enable_lossscale", True)
 DYNAMIC = ("loss_scale_mode", "dynamic")
+SINK = ("enable_data_sink", True)
 SAVED = ("enable_save_ckpt", True)
 GLOBAL_BATCH: Any = {"minimum": 0, "maximum": ROWS * MICRO_BATCHES * DEVICES}
 SCHEDULES = ("polynomial", "cosine", "trapezoid", "constant")
@@ -23,30 +23,15 @@ class AdamConfig(Config):
     """Settings of Adam, which all optimizers share."""
 
     learning_rate: float = option(
-        1e-3,
-        "peak learning rate, at the end of the warm-up; 0, in fine-tuning: by the model's width",
-        minimum=0,
-        maximum=100,
+        1e-3, "peak learning rate, after the warm-up; 0 in fine-tuning: by the model's width", minimum=0, maximum=100
     )
     schedule: str = option(
-        "polynomial",
-        "learning rate schedule after the warm-up; trapezoid: constant, then linear decay over decay_share of the run",
-        choices=SCHEDULES,
+        "polynomial", "schedule after the warm-up; trapezoid: constant, then linear decay", choices=SCHEDULES
     )
     end_learning_rate: float = option(0.0, "learning rate at the end of the run", minimum=0, maximum=100)
-    power: float = option(
-        1.0,
-        "power of the polynomial decay; 1 is linear",
-        above=0,
-        maximum=100,
-        needs=("schedule", "polynomial"),
-    )
+    power: float = option(1.0, "power of the polynomial decay", above=0, maximum=100, needs=("schedule", "polynomial"))
     decay_share: float = option(
-        0.2,
-        "share of the run, at its end, over which the trapezoid decays",
-        above=0,
-        maximum=1,
-        needs=("schedule", "trapezoid"),
+        0.2, "last share of the run, in which the trapezoid decays", above=0, maximum=1, needs=("schedule", "trapezoid")
     )
     warmup_steps: int = option(
         500,
@@ -65,23 +50,15 @@ class AdamConfig(Config):
             expected = f"at most learning_rate ({rate:g})" if rate else "0 while learning_rate is 0"
             raise ConfigError(key="end_learning_rate", value=self.end_learning_rate, expected=expected)
         if self.schedule == "constant" and self.end_learning_rate:
-            raise ConfigError(
-                f"end_learning_rate is {self.end_learning_rate:g}, which means nothing while schedule is constant"
-            )
+            raise ConfigError(f"end_learning_rate is {self.end_learning_rate:g}, allowed is 0 for a constant schedule")
 
 
 class DecayedAdamConfig(AdamConfig):
     """AdamWeightDecay or LAMB."""
 
-    weight_decay: float = option(
-        0.01, "decoupled weight decay, multiplied by the learning rate", minimum=0, maximum=100
-    )
-    decay_filter: tuple[str, ...] = option(
-        ("gamma", "beta", "bias"), "words in the names of parameters without weight decay"
-    )
-    bias_correction: bool = option(
-        False, "bias-correct the moments (divide by 1 - beta^updates); google's code does not"
-    )
+    weight_decay: float = option(0.01, "decoupled weight decay, times the learning rate", minimum=0, maximum=100)
+    decay_filter: tuple[str, ...] = option(("gamma", "beta", "bias"), "words in names of parameters without decay")
+    bias_correction: bool = option(False, "divide moments by 1 - beta^updates; google's code does not")
 
 
 class OptimizerConfig(Config):
@@ -94,9 +71,7 @@ class OptimizerConfig(Config):
         used_if=("optimizer", "AdamWeightDecay"),
     )
     Lamb: DecayedAdamConfig = section(
-        DecayedAdamConfig(learning_rate=0.00176, warmup_steps=3125),
-        "LAMB, for large batches",
-        used_if=("optimizer", "Lamb"),
+        DecayedAdamConfig(learning_rate=0.00176, warmup_steps=3125), "for large batches", used_if=("optimizer", "Lamb")
     )
     Adam: AdamConfig = section(AdamConfig(), "Adam without weight decay", used_if=("optimizer", "Adam"))
 
@@ -104,26 +79,16 @@ class OptimizerConfig(Config):
         if not self.Lamb.learning_rate:
             raise ConfigError(key="Lamb.learning_rate", value=0, expected="a number above 0")
 
-    def settings(self) -> dict[str, Any]:
-        """Return the chosen optimizer's `name` and settings; Adam's weight_decay is 0."""
-        chosen = getattr(self, self.optimizer)
-        return {"name": self.optimizer, "weight_decay": 0.0, "decay_filter": ()} | dict(chosen)
-
 
 class ArchitectureConfig(LayersConfig):
     """Keys of architecture, device and precision."""
 
     albert_network: str = option(
-        "albert_base",
-        "architecture preset, unless the weights come with an albert_config.json; _v1 has dropout 0.1",
-        choices=tuple(PRESETS),
+        "albert_base", "preset, unless the weights have an albert_config.json; _v1: dropout 0.1", choices=tuple(PRESETS)
     )
     albert_cfg: AlbertOverrides = section(AlbertOverrides(), "architecture keys that differ from the preset")
     compute_type: str = option(
-        "",
-        "type of matrix products; empty: float32 on CPU, else float16; bfloat16: faster on CPUs that support it",
-        choices=("", *COMPUTE_TYPES),
-        on_resume=ANY,
+        "", "type of matrix products; empty: float32 on CPU, else float16", choices=("", *COMPUTE_TYPES), on_resume=ANY
     )
 
     def albert_config(
@@ -144,7 +109,7 @@ class ArchitectureConfig(LayersConfig):
 class TrainingConfig(ArchitectureConfig):
     """Keys of all trainings, from which pre-training and the tasks derive."""
 
-    usual_rate: ClassVar[float] = 5e-5  # learning rate of fine-tuning for weights as wide as base's
+    learning_rate_of_base: ClassVar[float] = 5e-5  # learning rate of fine-tuning for weights as wide as base's
     epochs_key: ClassVar[str]  # name of the key with the number of epochs, used if train_steps is not set
     if TYPE_CHECKING:  # every kind of training has these, with defaults and help of its own
         train_steps: int
@@ -154,86 +119,43 @@ class TrainingConfig(ArchitectureConfig):
 
     # Training.
     accumulation_steps: int = option(1, "micro-batches per update", minimum=1, maximum=MICRO_BATCHES)
-    global_batch_size: int = option(
-        0,
-        "examples per update on all devices together, from which accumulation_steps follows; 0: not fixed",
-        **GLOBAL_BATCH,
-    )
+    global_batch_size: int = option(0, "examples per update on all devices; 0: not fixed", **GLOBAL_BATCH)
     optimizer_cfg: OptimizerConfig = section(OptimizerConfig(), "optimizer and its settings")
-    warmup_ratio: float = option(
-        0.0,
-        "warm-up as a share of the run's updates or of max_train_hours; 0: the optimizer's warmup_steps",
-        minimum=0,
-        below=1,
-    )
+    warmup_ratio: float = option(0.0, "warm-up as a share of updates or hours; 0: warmup_steps", minimum=0, below=1)
     max_train_hours: float = option(
-        0.0,
-        "time limit in hours, including compilation, evaluation and saving; the learning rate decays towards it; 0: "
-        "no limit",
-        minimum=0,
-        maximum=MINUTES / 60,
+        0.0, "time limit of the run, towards which the rate decays; 0: none", minimum=0, maximum=MINUTES / 60
     )
     teacher: str = option(
-        "",
-        "folder of a trained model to learn from, of the same vocabulary and, in fine-tuning, for the same task",
-        on_resume=SAME_PLACE,
+        "", "folder of a trained model to learn from, with the same vocabulary and task", on_resume=SAME_PLACE
     )
-    teacher_loss_weight: float = option(
-        1.0, "weight of the distance to the teacher, relative to the loss without it", above=0, maximum=1000
-    )
+    teacher_loss_weight: float = option(1.0, "weight of the distance to the teacher", above=0, maximum=1000)
     clip_norm: float = option(1.0, "global norm to which gradients are clipped; 0: no clipping", minimum=0, maximum=1e6)
     seed: int = option(12345, "seed of initial weights, data order and dropout", minimum=0, maximum=SEED)
 
     # Device and precision.
     device_id: int = option(
-        0,
-        "index of the device, from 0",
-        minimum=0,
-        needs=("distribute", False),
-        on_resume=ANY,
-        maximum=DEVICES - 1,
+        0, "index of the device, from 0", minimum=0, needs=("distribute", False), on_resume=ANY, maximum=DEVICES - 1
     )
     distribute: bool = option(False, "train on several devices, one process each; set by scripts/run_*_distribute.sh")
     device_num: int = option(1, "number of devices", minimum=1, needs=("distribute", True), maximum=DEVICES)
     enable_lossscale: bool = option(True, "scale the loss against float16 underflow; no effect in other types")
     loss_scale_mode: str = option("dynamic", "mode of loss scaling", choices=("dynamic", "static"), needs=SCALED)
     loss_scale_value: float = option(65536.0, "initial or static scale", minimum=1, needs=SCALED, maximum=LOSS_SCALE)
-    scale_factor: float = option(
-        2.0, "factor by which the scale grows or shrinks", above=1, needs=DYNAMIC, maximum=2**16
-    )
-    scale_window: int = option(
-        1000, "updates without overflow before the scale grows", minimum=1, needs=DYNAMIC, maximum=UPDATES
-    )
+    scale_factor: float = option(2.0, "factor by which the scale changes", above=1, needs=DYNAMIC, maximum=2**16)
+    scale_window: int = option(1000, "good updates before the scale grows", minimum=1, needs=DYNAMIC, maximum=UPDATES)
     min_loss_scale: float = option(1.0, "minimum of the scale", above=0, needs=DYNAMIC, maximum=LOSS_SCALE)
     max_skipped_steps: int = option(
-        20,
-        "consecutive skipped updates that end the run, once the scale is at its minimum",
-        minimum=1,
-        needs=SCALED,
-        on_resume=ANY,
-        maximum=UPDATES,
+        20, "skipped updates in a row that end the run", minimum=1, needs=SCALED, on_resume=ANY, maximum=UPDATES
     )
-    enable_data_sink: bool = option(
-        False, "fetch losses from the device only every data_sink_steps updates", on_resume=ANY
-    )
+    enable_data_sink: bool = option(False, "fetch losses only every data_sink_steps updates", on_resume=ANY)
     data_sink_steps: int = option(
-        1,
-        "updates between fetches of the losses",
-        minimum=1,
-        needs=("enable_data_sink", True),
-        on_resume=ANY,
-        maximum=1000,
+        1, "updates between fetches of losses", minimum=1, needs=SINK, on_resume=ANY, maximum=1000
     )
 
     # Output.
     enable_save_ckpt: bool = option(True, "write checkpoints", on_resume=ANY)
     save_checkpoint_steps: int = option(
-        1000,
-        "updates between checkpoints; 0: by time and at the end only",
-        minimum=0,
-        needs=SAVED,
-        on_resume=ANY,
-        maximum=UPDATES,
+        1000, "updates between checkpoints; 0: by time only", minimum=0, needs=SAVED, on_resume=ANY, maximum=UPDATES
     )
     save_checkpoint_minutes: float = option(
         10.0, "minutes between checkpoints; 0: by steps only", minimum=0, needs=SAVED, on_resume=ANY, maximum=MINUTES
@@ -241,25 +163,8 @@ class TrainingConfig(ArchitectureConfig):
     save_checkpoint_num: int = option(
         2, "number of newest checkpoints to keep", minimum=1, needs=SAVED, on_resume=ANY, maximum=1000
     )
-    log_steps: int = option(
-        50, "updates between log lines; more often at the start", minimum=1, on_resume=ANY, maximum=UPDATES
-    )
-    dry_run: bool = option(
-        False, "run one update, estimate time, memory and disk space, and keep no files", on_resume=ANY
-    )
-
-    def device_settings(self) -> dict[str, Any]:
-        """Return the arguments of model_utils.device.setup_device."""
-        return {
-            "device_target": self.device_target,
-            "device_id": self.device_id,
-            "distribute": self.distribute,
-            "device_num": self.device_num,
-            "seed": self.seed,
-            "compute_type": self.compute_type,
-            "fused_layers": self.fused_layers,
-            "threads": self.threads,
-        }
+    log_steps: int = option(50, "updates between log lines; fewer at first", minimum=1, on_resume=ANY, maximum=UPDATES)
+    dry_run: bool = option(False, "try one update, estimate time, memory and disk, keep nothing", on_resume=ANY)
 
     def divide_global_batch(self, batch_key: str) -> None:
         """Derive this key and accumulation_steps from global_batch_size; for check_together()."""
@@ -272,13 +177,13 @@ class TrainingConfig(ArchitectureConfig):
             value = getattr(self, key)
             default = type(self).model_fields[key].default
             if value != default:
-                raise ConfigError(
-                    f"{key} is {show(value)}, which has no effect: {reason}; leave {key} at {show(default)}"
-                )
+                raise ConfigError(f"{key} is {show(value)}, which has no effect: {reason}; leave it {show(default)}")
 
     def optimizer_settings(self) -> dict[str, Any]:
-        """Return the chosen optimizer's name and settings, with warmup_ratio."""
-        return self.optimizer_cfg.settings() | {"warmup_ratio": self.warmup_ratio}
+        """Return the chosen optimizer's `name` and settings, with warmup_ratio; Adam's weight_decay is 0."""
+        name = self.optimizer_cfg.optimizer
+        defaults = {"name": name, "weight_decay": 0.0, "decay_filter": (), "warmup_ratio": self.warmup_ratio}
+        return defaults | dict(getattr(self.optimizer_cfg, name))
 
     @classmethod
     def complete_flags(cls, flags: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -294,31 +199,40 @@ class TrainingConfig(ArchitectureConfig):
         optimizer = getattr(self.optimizer_cfg, name).replace(warmup_steps=self.train_steps // 10)
         return self.replace(optimizer_cfg=self.optimizer_cfg.replace(**{name: optimizer}))
 
-    def check_flags(self, flags: Mapping[str, Any]) -> None:
-        self._check_epochs(self.epochs_key in flags)
-
-    def _check_epochs(self, is_set: bool) -> None:
-        """Raise ConfigError if epochs are set, or not the default, although train_steps takes precedence."""
-        epochs = getattr(self, self.epochs_key)
-        if self.train_steps > 0 and (is_set or epochs != type(self).model_fields[self.epochs_key].default):
-            raise ConfigError(
-                f"{self.epochs_key} is {epochs}, which means nothing while train_steps is {self.train_steps}: also set "
-                "train_steps to 0"
-            )
-
     def check_together(self) -> None:
         self.check_architecture(self.load_checkpoint_path)
-        self._check_epochs(self.epochs_key in self.model_fields_set and "train_steps" not in self.model_fields_set)
+        epochs = getattr(self, self.epochs_key)
+        are_chosen = self.epochs_key in self.model_fields_set and "train_steps" not in self.model_fields_set
+        if self.train_steps > 0 and (are_chosen or epochs != type(self).model_fields[self.epochs_key].default):
+            found = f"{self.epochs_key} is {epochs}, which means nothing while train_steps is {self.train_steps}"
+            raise ConfigError(f"{found}: also set train_steps to 0")
         if not self.teacher:
             self.refuse(["teacher_loss_weight"], "no teacher is named")
         settings = self.optimizer_settings()
         if self.warmup_ratio and settings["warmup_steps"]:
-            raise ConfigError(
-                f"warmup_ratio is {self.warmup_ratio:g} and optimizer_cfg.{settings['name']}.warmup_steps is "
-                f"{settings['warmup_steps']}: one of them must be 0"
-            )
+            steps = f"optimizer_cfg.{settings['name']}.warmup_steps is {settings['warmup_steps']}"
+            raise ConfigError(f"warmup_ratio is {self.warmup_ratio:g} and {steps}: one of them must be 0")
         if self.enable_lossscale and self.loss_scale_value < self.min_loss_scale:
-            raise ConfigError(
-                f"loss_scale_value is {self.loss_scale_value:g}, allowed is at least min_loss_scale "
-                f"({self.min_loss_scale:g})"
-            )
+            expected = f"at least min_loss_scale ({self.min_loss_scale:g})"
+            raise ConfigError(f"loss_scale_value is {self.loss_scale_value:g}, allowed is {expected}")
+
+
+def divide_batch(global_batch_size: int, batch_size: int, devices: int, accumulation_steps: int) -> tuple[int, int]:
+    """Return (batch_size, accumulation_steps) of a device that make global_batch_size; both as they are if it is 0.
+
+    batch_size is the most that a device takes at once.
+    Raises ConfigError if the examples cannot be divided so, or accumulation_steps is neither 1 nor what follows.
+    """
+    if not global_batch_size:
+        return batch_size, accumulation_steps
+    at_once = min(batch_size, max(1, global_batch_size // devices))
+    steps, rest = divmod(global_batch_size, at_once * devices)
+    if rest or batch_size > global_batch_size:
+        multiple = f"a multiple of {at_once * devices}, which {devices} device(s) take at once"
+        expected = f"{multiple}, and at least the batch size of a device, {batch_size}"
+        raise ConfigError(key="global_batch_size", value=global_batch_size, expected=expected)
+    if steps > MICRO_BATCHES or accumulation_steps not in (1, steps):
+        found = f"batch size {at_once} x {devices} device(s) and global_batch_size {global_batch_size}"
+        expected = f"at most {MICRO_BATCHES}, and {steps} with {found}"
+        raise ConfigError(key="accumulation_steps", value=accumulation_steps, expected=expected)
+    return at_once, steps

@@ -1,6 +1,7 @@
 """Model-FLOPs utilisation: the operations that training needs, against what the device's matrix products reach."""
 
 import time
+from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
@@ -15,17 +16,17 @@ BLOCK, LARGEST = 128, 16384  # rows
 REPEATS = 5
 
 
+@dataclass
 class Utilisation:
     """Model-FLOPs utilisation of the training of one architecture, texts_per_row sequences side by side in a row.
 
     reads_tokens: as ScoresNetwork has it.
     """
 
-    def __init__(self, config: AlbertConfig, texts_per_row: int = 1, reads_tokens: bool = True) -> None:
-        self.config = config
-        self.texts_per_row = texts_per_row
-        self.reads_tokens = reads_tokens
-        self.peak = 0.0
+    config: AlbertConfig
+    texts_per_row: int = 1
+    reads_tokens: bool = True
+    peak: float = 0.0
 
     def measure_device(self) -> None:
         """Measure the device's speed, in about half a second; keep the largest measurement so far."""
@@ -46,11 +47,8 @@ class Utilisation:
         return 3 * forward_flops(self.config, *size, predictions, reads_tokens=self.reads_tokens)
 
     def mfu(self, flops_per_second: float) -> float:
-        """Return the share of the device's speed that training reaches.
-
-        A share above 1 means that the device was busy when it was measured: measure it again.
-        """
-        if flops_per_second > self.peak:
+        """Return the share of the device's speed that training reaches."""
+        if flops_per_second > self.peak:  # the device was busy when it was measured
             self.measure_device()
         return flops_per_second / self.peak
 

@@ -38,7 +38,6 @@ GIVING = {
     "nvrtcVersion": "(int *a, int *b) { *a = 11; *b = 6; return 0; }",
     "cuDeviceGetCount": "(int *n) { *n = 1; return 0; }",
     "cuDeviceGetName": '(char *name, int n, int d) { strcpy(name, "stub"); return 0; }',
-    "cuDeviceTotalMem_v2": "(size_t *n, int d) { *n = 8ul << 30; return 0; }",
     "cuDriverGetVersion": "(int *n) { *n = 11060; return 0; }",
     "cuDeviceGetAttribute": "(int *v, int a, int d) { *v = a == 75 ? 9 : 0; return 0; }",
 }
@@ -47,7 +46,7 @@ HANDLES = (
     *("cudaEventCreate", "cudaEventCreateWithFlags"),
     *("cublasCreate_v2", "cudnnCreate", "cusolverDnCreate", "cusparseCreate"),
 )
-ASKED_FOR = "cuInit cuDeviceGetCount cuDeviceGet cuDeviceGetName cuDeviceTotalMem_v2 cuDriverGetVersion"  # by nvidia.py
+ASKED_FOR = "cuInit cuDeviceGetCount cuDeviceGet cuDeviceGetName cuDriverGetVersion"  # by nvidia.py
 COMMON = r"""
 #define _GNU_SOURCE
 #include <fcntl.h>
