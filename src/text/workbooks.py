@@ -18,8 +18,8 @@ from typing import Any
 
 from model_utils.errors import DataError, first_few, shorten
 from model_utils.files import open_file
-from src.text.cell_values import NumberedRows, Row, index_of, text_of, without_midnight
-from src.text.workbook_archive import SAVE_ANEW, Fault, check_archive, read_events, read_relations, said_twice
+from src.text.cell_values import NumberedRows, index_of, text_of, without_midnight
+from src.text.workbook_archive import Fault, check_archive, read_events, read_relations
 
 logger = logging.getLogger(__name__)
 ERROR: list[Any] = []  # value of a cell whose formula failed or was never computed: not text
@@ -27,21 +27,20 @@ MOST_ROWS = 1_048_576  # Excel's limits for a sheet
 MOST_COLUMNS = 16_384
 MOST_TITLES = 20  # sheets listed in an error message
 LONGEST_FORMAT = 1000  # characters of a number format, whose test takes quadratic time; Excel allows 255
-OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+SAVE_ANEW = "open it in Excel or LibreOffice and save it again"
 _ESCAPED = re.compile("_x(00[01][0-9A-F]|005F)_")  # control characters and _ in .xlsx
-_REFERENCE = re.compile("([A-Z]{1,3})([1-9][0-9]*)")
-_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")  # one way to match: no backtracking
 _BOOLEANS = {"0": False, "false": False, "1": True, "true": True}
 _CHINESE_DATE_FORMATS = dict.fromkeys([*range(27, 37), *range(50, 59)], "yyyy-mm-dd")  # built into Excel, not openpyxl
 
 
 @dataclass
 class _Sheet:
-    """Worksheet of an .xlsx file."""
+    """Worksheet; part: where an .xlsx file has it."""
 
     title: str
-    part: str
     is_visible: bool
+    has_data: bool
+    part: str = ""
 
 
 @dataclass
@@ -57,29 +56,24 @@ class _CellDecoder:
     date_formats: dict[int, bool] = field(default_factory=dict)
 
     def value_of(self, cell_type: str, style: str, text: str) -> Any:
-        """Return the value of a cell that is not empty."""
+        """Return the value of a cell that is not empty; raise ValueError or LookupError for other text."""
         if cell_type == "e":
             return ERROR
         if cell_type == "n":
             return self._number(style, text)
         if cell_type == "s":
-            if not text.strip().isdecimal() or int(text) >= len(self.strings):
-                raise Fault(f"refers to shared string {shorten(text)} of {len(self.strings)}")
             return self.strings[int(text)]
         if cell_type in ("str", "inlineStr"):
             return _unescape(text)
-        if cell_type == "b" and text.strip() in _BOOLEANS:
+        if cell_type == "b":
             return _BOOLEANS[text.strip()]
         if cell_type == "d":
             from openpyxl.utils.datetime import from_ISO8601
 
             return without_midnight(from_ISO8601(text))
-        raise Fault(f"holds {shorten(text)} in a cell of type {shorten(cell_type)}")
+        raise Fault(f"has a cell of type {shorten(cell_type)}")
 
     def _number(self, style: str, text: str) -> Any:
-        text = text.strip()
-        if not _NUMBER.fullmatch(text):
-            raise Fault(f"holds {shorten(text)} in a cell for numbers")
         is_duration = self.date_formats.get(int(style))
         if is_duration is not None:
             return date_value(float(text), self.epoch, is_duration)
@@ -108,36 +102,31 @@ def _unescape(text: str) -> str:
 # --- .xlsx ---
 
 
-def read_xlsx(path: Path, sheet_name: str | None = None) -> NumberedRows:
+def read_xlsx(path: Path, sheet_name: str = "") -> NumberedRows:
     """Yield number and cell texts of the rows of a sheet.
 
     Args:
-        sheet_name: as in sheet_index; None: the caller has no option to name one.
+        sheet_name: title, or number of the visible ones from 1; "": the first visible one.
 
     Raises:
         DataError: the file is not a workbook, is damaged or lacks the sheet; names sheet and row.
     """
-    with workbook_errors(path), open_file(path) as file:
-        if file.read(len(OLE)) == OLE:
-            raise Fault("is locked with a password, or is an .xls file: remove the password, or rename it")
-        with zipfile.ZipFile(file) as archive:
-            check_archive(archive)
-            sheets, decoder = _open_book(archive)
-            titles = [sheet.title for sheet in sheets]
-            sheet = sheets[sheet_index(path, titles, [sheet.is_visible for sheet in sheets], sheet_name)]
-            has_data = {part: _has_data(archive, part) for part in {other.part for other in sheets}}
-            other_titles = [other.title for other in sheets if other is not sheet and has_data[other.part]]
-            check_sheets(path, sheet.title, has_data[sheet.part], other_titles, sheet_name)
-            _warn_of_merged_cells(path, archive, sheet)
-            yield from _sheet_rows(path, archive, sheet, decoder)
+    with workbook_errors(path), open_file(path) as file, zipfile.ZipFile(file) as archive:
+        check_archive(archive)
+        sheets, decoder = _open_book(archive)
+        sheet = sheets[_choose_sheet(path, sheets, sheet_name)]
+        _warn_of_merged_cells(path, archive, sheet)
+        yield from _sheet_rows(path, archive, sheet, decoder)
 
 
 def _open_book(archive: zipfile.ZipFile) -> tuple[list[_Sheet], _CellDecoder]:
     from openpyxl.utils.datetime import MAC_EPOCH, WINDOWS_EPOCH
 
-    book = read_relations(archive, "")[1]["officeDocument"]
-    relations, parts = read_relations(archive, book)
+    book = dict(read_relations(archive, "").values())["officeDocument"]
+    relations = read_relations(archive, book)
+    parts = dict(relations.values())
     sheets = []
+    has_data: dict[str, bool] = {}
     decoder = _CellDecoder(WINDOWS_EPOCH)
     for tag, attributes, _ in read_events(archive, book):
         if tag == "workbookPr" and attributes and _BOOLEANS[attributes.get("date1904", "0")]:
@@ -146,7 +135,10 @@ def _open_book(archive: zipfile.ZipFile) -> tuple[list[_Sheet], _CellDecoder]:
             [relation] = [value for name, value in attributes.items() if name.rpartition(":")[2] == "id"]
             relation_type, part = relations[relation]
             if relation_type == "worksheet":  # others are charts and macros
-                sheets.append(_Sheet(attributes["name"], part, attributes.get("state", "visible") == "visible"))
+                if part not in has_data:
+                    has_data[part] = _has_data(archive, part)
+                is_visible = attributes.get("state", "visible") == "visible"
+                sheets.append(_Sheet(attributes["name"], is_visible, has_data[part], part))
     if not sheets:
         raise Fault("has no worksheet")
     if parts.get("sharedStrings") in archive.namelist():
@@ -175,23 +167,23 @@ def _date_formats(archive: zipfile.ZipFile, part: str) -> dict[int, bool]:
     """Return the cell styles for dates and times -> whether the style is a duration."""
     from openpyxl.styles.numbers import BUILTIN_FORMATS, is_date_format, is_timedelta_format
 
-    formats: dict[str, str] = {}
+    formats = {str(format_id): code for format_id, code in (_CHINESE_DATE_FORMATS | BUILTIN_FORMATS).items()}
     cell_formats: list[str] = []
     is_cell_format = False
     for tag, attributes, _ in read_events(archive, part):
         if tag == "cellXfs":
             is_cell_format = attributes is not None
         elif tag == "numFmt" and attributes and not cell_formats:  # later ones belong to conditional formats
-            code = attributes["formatCode"]
-            if len(code) > LONGEST_FORMAT:
-                raise Fault(f"is damaged: {shorten(part)} has a number format that is too long; {SAVE_ANEW}")
-            if formats.setdefault(attributes["numFmtId"], code) != code:
-                raise said_twice(part, f"number format {attributes['numFmtId']}")
+            formats[attributes["numFmtId"]] = attributes["formatCode"]
         elif tag == "xf" and attributes is not None and is_cell_format:
             cell_formats.append(attributes.get("numFmtId", "0"))
-    builtin = {str(format_id): code for format_id, code in (_CHINESE_DATE_FORMATS | BUILTIN_FORMATS).items()}
-    used = {format_id: code for format_id, code in (builtin | formats).items() if format_id in {*cell_formats}}
-    durations = {format_id: is_timedelta_format(code) for format_id, code in used.items() if is_date_format(code)}
+    durations = {}
+    for format_id in set(cell_formats) & formats.keys():
+        code = formats[format_id]
+        if len(code) > LONGEST_FORMAT:
+            raise Fault(f"has a number format of more than {LONGEST_FORMAT} characters")
+        if is_date_format(code):
+            durations[format_id] = is_timedelta_format(code)
     return {style: durations[format_id] for style, format_id in enumerate(cell_formats) if format_id in durations}
 
 
@@ -226,7 +218,8 @@ def _sheet_rows(path: Path, archive: zipfile.ZipFile, sheet: _Sheet, decoder: _C
                     raise Fault(f"comes after row {previous}: rows must be in order and at most {MOST_ROWS:,}")
                 row = []
             elif tag == "c" and attributes is not None:
-                _fill_up_to(row, row_number, attributes.get("r"))
+                column = _column_of(attributes.get("r"), row_number, len(row))
+                row.extend([""] * (column - len(row)))
                 cell = attributes
                 pieces: list[str] = []
                 has_formula = is_phonetic = False
@@ -234,12 +227,9 @@ def _sheet_rows(path: Path, archive: zipfile.ZipFile, sheet: _Sheet, decoder: _C
                 is_phonetic = attributes is not None
             elif attributes is None and tag == "f":
                 has_formula = True
-            elif tag in ("v", "is") and attributes is not None:
-                if pieces:
-                    raise Fault("has a cell with two values")
             elif attributes is None and (tag == "v" or (tag == "t" and not is_phonetic)):
                 pieces.append(text)
-            elif tag == "c":
+            elif attributes is None and tag == "c":
                 value = "".join(pieces)
                 cell_type = cell.get("t", "n")
                 if value:
@@ -252,31 +242,25 @@ def _sheet_rows(path: Path, archive: zipfile.ZipFile, sheet: _Sheet, decoder: _C
                         f"{path}: row {row_number} of sheet {shorten(sheet.title)} holds an error or a formula without "
                         f"a stored value; {SAVE_ANEW}"
                     )
-    except Fault as error:
-        raise DataError(f"{path}: row {row_number} of sheet {shorten(sheet.title)} {error}; {SAVE_ANEW}") from None
     except Exception as error:
-        raise DataError(f"{path}: row {row_number} of sheet {shorten(sheet.title)} is damaged; {SAVE_ANEW}") from error
+        reason = str(error) if isinstance(error, Fault) else "is damaged"
+        raise DataError(f"{path}: row {row_number} of sheet {shorten(sheet.title)} {reason}; {SAVE_ANEW}") from error
 
 
-def _fill_up_to(row: Row, row_number: int, reference: str | None) -> None:
-    """Append empty cells to a row up to the referenced cell, by default one cell."""
-    from openpyxl.utils import column_index_from_string
+def _column_of(reference: str | None, row_number: int, columns: int) -> int:
+    """Return the number of a cell's column, by default the one behind the row's columns; raise Fault before these."""
+    from openpyxl.utils import coordinate_to_tuple
 
-    column = len(row) + 1
-    if reference is not None:
-        match = _REFERENCE.fullmatch(reference.upper())
-        if not match or int(match[2]) != row_number or column_index_from_string(match[1]) < column:
-            raise Fault(f"has the cell {shorten(reference)} after {len(row)} column(s): cells must be in order")
-        column = column_index_from_string(match[1])
-    if column > MOST_COLUMNS:
-        raise Fault(f"has more than {MOST_COLUMNS:,} columns")
-    row.extend([""] * (column - len(row)))
+    cell_row, column = (row_number, columns + 1) if reference is None else coordinate_to_tuple(reference)
+    if cell_row != row_number or column <= columns or column > MOST_COLUMNS:
+        raise Fault(f"has the cell {shorten(reference)} behind column {columns} of at most {MOST_COLUMNS:,}")
+    return column
 
 
 # --- .xls ---
 
 
-def read_xls(path: Path, sheet_name: str | None = None) -> NumberedRows:
+def read_xls(path: Path, sheet_name: str = "") -> NumberedRows:
     """Yield number and cell texts of the rows of a sheet, as read_xlsx does."""
     import xlrd
     from openpyxl.utils.datetime import MAC_EPOCH, WINDOWS_EPOCH
@@ -286,11 +270,8 @@ def read_xls(path: Path, sheet_name: str | None = None) -> NumberedRows:
             content = file.read()
         book = xlrd.open_workbook(file_contents=content, logfile=io.StringIO(), ragged_rows=True)
         epoch = MAC_EPOCH if book.datemode else WINDOWS_EPOCH
-        sheets = book.sheets()
-        titles = [sheet.name for sheet in sheets]
-        sheet = sheets[sheet_index(path, titles, [not sheet.visibility for sheet in sheets], sheet_name)]
-        other_titles = [other.name for other in sheets if other is not sheet and other.nrows]
-        check_sheets(path, sheet.name, bool(sheet.nrows), other_titles, sheet_name)
+        sheets = [_Sheet(sheet.name, not sheet.visibility, bool(sheet.nrows)) for sheet in book.sheets()]
+        sheet = book.sheet_by_index(_choose_sheet(path, sheets, sheet_name))
         for row_number, cells in enumerate(sheet.get_rows(), 1):
             yield row_number, [text_of(_xls_value(cell, epoch)) for cell in cells]
 
@@ -311,35 +292,35 @@ def _xls_value(cell: Any, epoch: datetime) -> Any:
 # --- both ---
 
 
-def sheet_index(path: Path, titles: Sequence[str], visible: Sequence[bool], sheet_name: str | None) -> int:
-    """Return the index of a sheet, by title or by number of the visible ones from 1; by default the first of them."""
-    shown = [index for index, is_visible in enumerate(visible) if is_visible] or [0]
-    if not sheet_name:
-        return shown[0]
+def _choose_sheet(path: Path, sheets: Sequence[_Sheet], sheet_name: str) -> int:
+    """Return the index of a sheet, by title or by number of the visible ones from 1; by default the first of them.
+
+    Raises:
+        DataError: there is no such sheet, or it is empty while others hold data.
+    """
+    titles = [sheet.title for sheet in sheets]
+    shown = [index for index, sheet in enumerate(sheets) if sheet.is_visible] or [0]
+    chosen = shown[0]
     if sheet_name in titles:
-        return titles.index(sheet_name)
-    if (position := index_of([titles[index] for index in shown], sheet_name)) < 0:
-        found = first_few(list(map(shorten, titles)), MOST_TITLES)
-        raise DataError(f"{path} has no sheet {shorten(sheet_name)}, it has {len(titles)}: {found}")
-    return shown[position]
-
-
-def check_sheets(path: Path, title: str, has_data: bool, other_titles: list[str], sheet_name: str | None) -> None:
-    """Raise DataError if the sheet to read is empty and others are not; warn if others have data, too."""
-    others = first_few([shorten(other) for other in other_titles])
-    advice = "put that first and show it" if sheet_name is None else "name it with --sheet"
-    if other_titles and not has_data:
-        which = "" if sheet_name else "first visible "
-        raise DataError(f"{path}: its {which}sheet {shorten(title)} is empty, the data are in {others}; {advice}")
-    if other_titles and not sheet_name:
-        logger.warning(f"{path}: only its first visible sheet {shorten(title)} is read; {others} also hold data")
+        chosen = titles.index(sheet_name)
+    elif sheet_name:
+        position = index_of([titles[index] for index in shown], sheet_name)
+        if position < 0:
+            found = first_few(list(map(shorten, titles)), MOST_TITLES)
+            raise DataError(f"{path} has no sheet {shorten(sheet_name)}, it has {len(titles)}: {found}")
+        chosen = shown[position]
+    title = shorten(titles[chosen])
+    others = first_few([shorten(other.title) for other in sheets if other.has_data and other is not sheets[chosen]])
+    if others and not sheets[chosen].has_data:
+        raise DataError(f"{path}: sheet {title} is empty, the data are in {others}; read or show that sheet")
+    if others and not sheet_name:
+        logger.warning(f"{path}: only its first visible sheet {title} is read; {others} also hold data")
+    return chosen
 
 
 @contextlib.contextmanager
 def workbook_errors(path: Path) -> Iterator[None]:
     """Turn any error that a damaged workbook causes into a DataError."""
-    import xlrd
-
     try:
         yield
     except DataError:
@@ -349,5 +330,4 @@ def workbook_errors(path: Path) -> Iterator[None]:
     except Fault as error:
         raise DataError(f"{path} {error}") from None
     except Exception as error:
-        reason = f" ({str(error)[:200]})" if isinstance(error, xlrd.XLRDError) else ""
-        raise DataError(f"{path} is not an Excel workbook, or is damaged or locked{reason}; {SAVE_ANEW}") from error
+        raise DataError(f"{path} is not an Excel workbook, or is damaged or locked; {SAVE_ANEW}") from error
