@@ -101,7 +101,6 @@ def plan_batches(
     boundaries: Sequence[int],
     batch_size: int,
     order: np.ndarray,
-    drop_remainder: bool,
     random: np.random.Generator | None,
 ) -> np.ndarray:
     """Group rows into batches whose lengths fall into the same bucket.
@@ -112,15 +111,12 @@ def plan_batches(
     Args:
         lengths: (rows,) tokens of each row.
         boundaries: ascending widths of the buckets; the last one is at least the longest row.
-        order: permutation of the rows.
-        drop_remainder: leave out the last rows of the order that fill no batch, whatever their length.
+        order: the rows, in the order in which they fill batches.
         random: generator that shuffles the batches; None leaves them sorted by bucket.
 
     Returns:
         Row indices, (batches, B) int64.
     """
-    if drop_remainder:
-        order = order[: len(order) // batch_size * batch_size]
     bucket_of = np.searchsorted(boundaries, lengths[order])
     batches = []
     leftover = np.zeros(0, np.int64)
@@ -206,14 +202,13 @@ class FeatureDataset:
             order = random.permutation(self.num_rows)
         else:
             order = np.roll(np.arange(self.num_rows), -loading.rows_before(epoch, self.num_rows))
-        drop_remainder = not loading.evaluation
-        if drop_remainder:
+        if not loading.evaluation:
             order = order[: self.batches_per_epoch * size]
-        if drop_remainder and not random:
-            return order.reshape(-1, size)
+            if not random:
+                return order.reshape(-1, size)
         if loading.packing:
-            return deal_rows(lengths, size, order, drop_remainder, random, loading.rank_size)
-        return plan_batches(lengths, self.boundaries, size, order, drop_remainder, random)
+            return deal_rows(lengths, size, order, random, loading.rank_size)
+        return plan_batches(lengths, self.boundaries, size, order, random)
 
     @property
     def most_tokens(self) -> int:

@@ -76,26 +76,22 @@ def pack_texts(
     begins[1 : len(lengths) + 1] = np.cumsum(lengths)
     begins[len(lengths) + 1 :] = len(ids)
     token_indices = begins[:-1, None] + np.arange(places)
+    positions = np.arange(len(ids)) - np.repeat(begins[: len(lengths)], lengths)
+    padding = (0, size - len(ids))
     columns = (
-        _pad_tokens(ids, size)[None],
-        _pad_tokens(segments, size)[None],
+        np.pad(ids, padding)[None],
+        np.pad(segments, padding)[None],
         begins,
-        _pad_tokens(np.arange(len(ids)) - np.repeat(begins[: len(lengths)], lengths), size),
+        np.pad(positions, padding),
         np.where(token_indices < begins[1:, None], token_indices, size - 1),
     )
     return {name: column.astype(np.int32) for name, column in zip(PACKED_COLUMNS, columns, strict=True)}
-
-
-def _pad_tokens(values: np.ndarray, size: int) -> np.ndarray:
-    """Pad (tokens,) with zeros to (size,)."""
-    return np.pad(values, (0, size - len(values)))
 
 
 def deal_rows(
     lengths: np.ndarray,
     batch_size: int,
     order: np.ndarray,
-    drop_remainder: bool,
     random: np.random.Generator | None,
     ranks: int = 1,
 ) -> np.ndarray:
@@ -104,9 +100,7 @@ def deal_rows(
     Args:
         lengths: (rows,) tokens of each row.
         batch_size: B, rows of all ranks together.
-        order: permutation of the rows.
-        drop_remainder: leave out the last rows of the order that fill no batch; else they make a last batch, padded
-            with -1.
+        order: the rows; the last ones that fill no batch make a last batch, padded with -1.
         random: generator that draws the row of each stratum; None: longer rows join shorter ones, always the same.
         ranks: each rank gets B / ranks adjacent rows of a batch, with about equally many tokens.
 
@@ -122,7 +116,7 @@ def deal_rows(
     else:
         strata = random.permuted(strata, axis=1)
     rows = _deal_to_ranks(strata.T.reshape(-1, batch_size // ranks, ranks), lengths).reshape(-1, batch_size)
-    if len(leftover) and not drop_remainder:
+    if len(leftover):
         rows = np.concatenate([rows, np.append(leftover, np.full(batch_size - len(leftover), -1))[None]])
     return rows
 
