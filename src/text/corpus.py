@@ -18,7 +18,6 @@ Memory holds one document. A document ends after the paragraph that makes it lon
 joined paragraph ends at the sentence before it exceeds MAX_PARAGRAPH_CHARACTERS.
 """
 
-import errno
 import glob
 import html
 import itertools
@@ -171,18 +170,10 @@ def split_sentences(text: str) -> list[str]:
 
 def _match(pattern: str) -> list[Path]:
     """Return all files of one path, folder or glob pattern."""
-    if "\0" in pattern:  # glob would raise ValueError
-        return []
-    literal = Path(pattern)
-    exists = False
-    try:
-        exists = literal.exists()
-    except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:  # a long comma-separated list is not a path
-            raise
-    candidates = [literal] if exists else [Path(name) for name in glob.glob(pattern, recursive=True)]  # noqa: PTH207 - absolute
+    exists = os.path.exists(pattern)  # noqa: PTH110 - Path.exists() raises OSError for a list that is too long for a name
+    names = [pattern] if exists else glob.glob(pattern, recursive=True)  # noqa: PTH207 - absolute
     files: list[Path] = []
-    for path in candidates:
+    for path in map(Path, names):
         if path.is_dir():
             files += _files_below(path)
         elif path.exists() and not path.is_file():
