@@ -23,7 +23,7 @@ from model_utils.schema import option
 from src.text.corpus import CorpusConfig, expand_glob, read_documents, split_sentences
 from src.text.sentence_piece import SENTENCEPIECE_SPECIALS, preprocess_text
 from src.text.wordpiece import LONGEST_WORD, split_words
-from src.tokenization import WORDPIECE_SPECIALS, FullTokenizer
+from src.tokenization import WORDPIECE_SPECIALS, open_tokenizer
 
 logger = logging.getLogger(__name__)
 COVERAGE = {"sentencepiece": 0.99995, "wordpiece": 0.9995}  # ALBERT's; leaves room for words in Chinese vocabularies
@@ -97,10 +97,7 @@ def main(config: TrainVocabularyConfig) -> None:
     # The model comes first: its listing is of no use alone.
     for target, content in reversed([*zip(targets, contents, strict=True)]):
         write_atomically(target, partial(Path.write_bytes, data=content))
-    if config.kind == "sentencepiece":
-        tokenizer = FullTokenizer(None, config.do_lower_case, targets[-1])
-    else:
-        tokenizer = FullTokenizer(targets[-1], config.do_lower_case, None)
+    tokenizer = open_tokenizer(targets[-1], config.do_lower_case)
     logger.info(f"wrote {tokenizer.file}: {tokenizer.vocab_size} entries, sha256 {tokenizer.sha256}")
 
 
