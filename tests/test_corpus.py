@@ -100,7 +100,6 @@ def test_documents_of_a_layout(tmp_path, layout):
         ('<mediawiki xmlns="u">\n<page>', r" is XML .*WikiExtractor"),
         ("\n<!DOCTYPE html>\n<p>A text.", " is XML or HTML"),
         ("A text.\nTwo.\n".encode("utf-16-le"), r" has NUL .*UTF-16"),
-        ("A text.\rTwo.\r", r" .*carriage return"),
     ],
 )
 def test_what_is_in_no_layout_is_refused(tmp_path, text, reason):

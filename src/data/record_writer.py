@@ -22,7 +22,6 @@ from src.data.mindrecord_file import FORBIDDEN, MindRecordFile, too_many
 from src.data.row_reader import checksums_of
 
 logger = logging.getLogger(__name__)
-INDEX_PATH_BYTES = 512  # SQLite's limit of the path to a .db
 INDEX_BYTES = 64  # bytes of each row in the .db, which is written last
 SPARE_BYTES = 16 << 20  # MindSpore crashes when a disk is full; its own check leaves only 10 MB
 
@@ -97,7 +96,7 @@ class RecordWriter(contextlib.AbstractContextManager):
         self._checksums: list[np.ndarray] = []
         self._arrays: dict[str, np.ndarray] = {}
         self._files: list[MindRecordFile] = []
-        self._folder = unfinished_folder(self.path)
+        self._folder = self.path.with_name(f"unfinished-{self.path.stem}")  # holds the files until all are complete
         self._lock: int | None = None
 
     def __enter__(self) -> Self:
@@ -271,20 +270,9 @@ def check_record_path(path: str | Path) -> Path:
         raise DataError(
             f"the output file is {str(path)!r}, allowed is DIR/NAME{SUFFIX} that is no existing folder or device"
         )
-    size = len(os.fsencode(unfinished_folder(path).absolute() / f"{path.name}999.db-journal"))
-    if size > INDEX_PATH_BYTES:
-        raise DataError(
-            f"the path of the output file {str(path)!r} is too long: its temporary files have {size} bytes in theirs; "
-            f"shorten it to at most {INDEX_PATH_BYTES}"
-        )
     if forbidden := sorted(set(path.name) & set(FORBIDDEN)):
         raise DataError(
             f"the output file {str(path)!r} has {' '.join(forbidden)} in its name, which MindRecord does not allow; "
             "give another name"
         )
     return path
-
-
-def unfinished_folder(path: Path) -> Path:
-    """Return the temporary folder that holds the files of a set until all are complete."""
-    return path.with_name(f"unfinished-{path.stem}")

@@ -211,8 +211,6 @@ def _format_fault(first_line: str, head: list[str]) -> str:
         return "is XML or HTML: extract its text first (of a Wikipedia dump with WikiExtractor)"
     if any("\0" in line for line in head):
         return "has NUL characters, as UTF-16 has: convert it to UTF-8 (for instance with iconv)"
-    if len(head) == 1 and "\r" in first_line:
-        return "has lines that end with a carriage return alone: end them with a line feed (tr '\\r' '\\n')"
     return ""
 
 
