@@ -137,15 +137,9 @@ class CreateDataConfig(CorpusConfig):
     def check_together(self) -> None:
         parse_part(self.part)
         if self.masking == "dynamic" and self.passes > 1:
-            raise ConfigError(
-                f"dupe_factor is {self.dupe_factor}, allowed is 1 or 0 with dynamic masking, whose masks differ in "
-                "every epoch anyway"
-            )
+            raise ConfigError(key="dupe_factor", value=self.dupe_factor, expected="1 or 0 with masking dynamic")
         if self.predictions >= self.max_seq_length:
-            raise ConfigError(
-                f"max_predictions_per_seq is {self.predictions}, allowed is less than max_seq_length "
-                f"({self.max_seq_length})"
-            )
+            raise ConfigError(key="max_predictions_per_seq", value=self.predictions, expected="below max_seq_length")
 
 
 @dataclass(frozen=True)

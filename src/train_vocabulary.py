@@ -72,9 +72,8 @@ class TrainVocabularyConfig(CorpusConfig):
 
     def check_together(self) -> None:
         if 0 < self.character_coverage < LEAST_COVERAGE:
-            raise ConfigError(
-                f"character_coverage is {self.character_coverage:g}, allowed is 0 or from {LEAST_COVERAGE} to 1"
-            )
+            expected = f"0 or from {LEAST_COVERAGE} to 1"
+            raise ConfigError(key="character_coverage", value=self.character_coverage, expected=expected)
 
 
 def main(config: TrainVocabularyConfig) -> None:
@@ -86,9 +85,7 @@ def main(config: TrainVocabularyConfig) -> None:
     targets = [Path(config.output_prefix + suffix) for suffix in suffixes]
     for target in targets:
         if target.exists():
-            raise ConfigError(
-                f"{target} exists already; give another --output_prefix, or delete it if no model needs it"
-            )
+            raise ConfigError(f"{target} exists already; give another output_prefix, or delete it")
     check_output_folder(targets[-1].parent, "output_prefix's folder")
     paths = expand_glob(config.input_file)
     logger.info(f"training a {config.kind} vocabulary of {config.vocab_size} entries on {len(paths)} file(s)")
@@ -230,10 +227,7 @@ def _translate_error(error: RuntimeError, vocab_size: int) -> Exception:
     if maximum := re.search(r"Please set it to a value <= (\d+)", text):
         return ConfigError(f"vocab_size is {vocab_size}, allowed for this text is at most {maximum[1]}")
     if minimum := re.search(r"smaller than required_chars. \d+ vs (\d+)", text):
-        return ConfigError(
-            f"vocab_size is {vocab_size}, allowed for the characters of this text is at least {minimum[1]}; raise it "
-            "or lower character_coverage"
-        )
+        return ConfigError(f"vocab_size is {vocab_size}, allowed with this character_coverage is at least {minimum[1]}")
     return DataError(f"SentencePiece cannot train a vocabulary on this text: {text.strip()}")
 
 

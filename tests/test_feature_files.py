@@ -277,7 +277,7 @@ def test_what_cannot_be_a_file_is_refused_at_once(tmp_path):
 
 @pytest.mark.parametrize("character", mindrecord_file.FORBIDDEN.replace("/", ""))
 def test_characters_that_mindspore_refuses_are_named_at_once(tmp_path, character):
-    with pytest.raises(DataError, match=f" has {re.escape(character)} in its name"):
+    with pytest.raises(DataError, match=f" has {re.escape(character)}, which MindRecord refuses"):
         RecordWriter(tmp_path / f"a{character}b.mindrecord", COLUMNS, FACTS)
 
 

@@ -339,7 +339,7 @@ def test_listing_of_a_model(pieces, model_file, wordpiece_file, tmp_path):
         FullTokenizer(listing)
     with pytest.raises(DataError, match=r"give the .model file"):
         FullTokenizer(spm_model_file=listing)
-    with pytest.raises(DataError, match="different vocabularies"):
+    with pytest.raises(DataError, match="is not the listing"):
         FullTokenizer(wordpiece_file, spm_model_file=model_file)
 
 

@@ -173,11 +173,9 @@ class FeatureDataset:
         self._reader: RowReader | None = None
         width = max(column.width for column in self.columns.values() if column.per_token)
         self.boundaries = list(loading.bucket_boundaries) or [width]
-        if self.boundaries != sorted(set(self.boundaries)) or self.boundaries[-1] < records.lengths.max():
-            raise DataError(
-                f"bucket_boundaries are {self.boundaries}, which do not fit the rows of {records.folder}: give "
-                f"ascending widths, the last one at least {records.lengths.max()} tokens (the longest row)"
-            )
+        longest = records.lengths.max()
+        if self.boundaries != sorted(set(self.boundaries)) or self.boundaries[-1] < longest:
+            raise DataError(f"bucket_boundaries are {self.boundaries}, which do not ascend to {longest} tokens or more")
 
     def plan(self, epoch: int) -> BatchPlan:
         """Return the rows of this rank's batches in an epoch; a batch has the same width on every rank."""
@@ -263,10 +261,7 @@ def check_ids(batch: Batch, vocab_size: int, source: object) -> None:
     """Raise DataError if a batch has a token id that is not below `vocab_size`."""
     largest = max(int(batch[name].max()) for name in ("input_ids", "masked_lm_ids") if name in batch)
     if largest >= vocab_size:
-        raise DataError(
-            f"{source} has the token id {largest}, but the model's vocabulary {vocab_size} tokens: make the data with "
-            "the model's vocabulary"
-        )
+        raise DataError(f"{source} has the token id {largest}, but the model's vocabulary {vocab_size} tokens")
 
 
 def complete_batch(

@@ -120,11 +120,8 @@ def open_records(
             raise DataError(f"{path}: the files were made with {name} {shorten(facts.get(name))}, needed is {value!r}")
     for name, checksum in facts["files"].items():
         file = path.with_name(name)
-        if (actual := sha256_of(file)) != checksum:
-            raise DataError(
-                f"{file} is damaged or was replaced: its sha256 is {actual}, {path.name} says {checksum}; "
-                "remove these files and make them again"
-            )
+        if sha256_of(file) != checksum:
+            raise DataError(f"{file} is damaged or was replaced: {path.name} has another sha256; make it again")
     name = path.name.removesuffix(".facts.json")
     files = [path.with_name(file) for file in facts["record_files"]]
     return RecordSet(path.parent, name, files, facts, read_array(path.with_name(f"{name}.lengths.npy"), facts))
@@ -197,8 +194,5 @@ def _find_facts(location: Path) -> Path:
         names = ", ".join(path.name for path in manifests)
         raise DataError(f"{location} holds several sets of feature files ({names}); name one as DIR/NAME{SUFFIX}")
     if not manifests:
-        raise DataError(
-            f"{location} has no finished feature files: NAME.facts.json is missing; make those of pre-training with "
-            "python -m src.create_pretraining_data"
-        )
+        raise DataError(f"{location} has no finished feature files (NAME.facts.json); make them, or name others")
     return manifests[0]

@@ -203,10 +203,7 @@ class RecordWriter(contextlib.AbstractContextManager):
 
     def _finish(self) -> None:
         if self.rows < len(self._files):
-            raise DataError(
-                f"{self.path}: {self.rows} examples cannot fill {len(self._files)} files; "
-                "give more text or a smaller output_file_num"
-            )
+            raise DataError(f"{self.path}: {self.rows} examples cannot fill {len(self._files)} files (output_file_num)")
         for record_file in self._files if self.file_num else self._files[-1:]:
             record_file.commit()
         file_names = [self._name(index, len(self._files)) for index in range(len(self._files))]
@@ -267,12 +264,7 @@ def check_record_path(path: str | Path) -> Path:
     """Return the path of a new set; raise DataError if MindSpore or SQLite cannot write there."""
     path = Path(path)
     if path.suffix != SUFFIX or (path.exists() and not path.is_file()):
-        raise DataError(
-            f"the output file is {str(path)!r}, allowed is DIR/NAME{SUFFIX} that is no existing folder or device"
-        )
+        raise DataError(f"the output file is {str(path)!r}, allowed is DIR/NAME{SUFFIX} that is no folder or device")
     if forbidden := sorted(set(path.name) & set(FORBIDDEN)):
-        raise DataError(
-            f"the output file {str(path)!r} has {' '.join(forbidden)} in its name, which MindRecord does not allow; "
-            "give another name"
-        )
+        raise DataError(f"the name of the output {str(path)!r} has {' '.join(forbidden)}, which MindRecord refuses")
     return path

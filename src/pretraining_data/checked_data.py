@@ -64,18 +64,12 @@ class PretrainingData:
             folder = Path(self.data_dir)
             file = (folder if folder.is_dir() else folder.parent) / self.facts.get("vocab_file", "")
             if not file.is_file():
-                logger.info(
-                    f"the vocabulary {self.facts.get('vocab_file', '')} is not in the data folder and so not copied to "
-                    "the checkpoints; name it in spm_model_file or vocab_file"
-                )
+                logger.info("checkpoints get no vocabulary: none is in the data folder, or named (spm_model_file)")
                 return None
             tokenizer = open_tokenizer(file, lower_case)
         made_with = self.facts.get("vocab_sha256", tokenizer.sha256)
         if tokenizer.sha256 != made_with:
-            raise DataError(
-                f"the vocabulary {tokenizer.file} (sha256 {tokenizer.sha256}) is not the one that made "
-                f"{self.data_dir}; give {self.facts['vocab_file']} (sha256 {made_with})"
-            )
+            raise DataError(f"{self.data_dir} was not made with {tokenizer.file}; give its {self.facts['vocab_file']}")
         return tokenizer
 
     def check_vocabulary(self, others: dict[str, Any], owner: object) -> None:
@@ -96,14 +90,9 @@ class PretrainingData:
         length = self.facts["max_seq_length"]
         positions = architecture.max_position_embeddings
         if length > positions and not architecture.use_relative_positions:
-            raise DataError(
-                f"{self.data_dir}: max_seq_length of the examples is {length}, more than the model's "
-                f"max_position_embeddings, {positions}; make shorter examples"
-            )
+            raise DataError(f"{self.data_dir}: max_seq_length is {length}, max_position_embeddings only {positions}")
         if architecture.type_vocab_size < 2:
-            raise DataError(
-                f"{self.data_dir}: the examples are pairs of texts, but the model's type_vocab_size is 1: needed is 2"
-            )
+            raise DataError(f"{self.data_dir} holds pairs of texts: the model's type_vocab_size is 1, needed is 2")
         self._vocab_size = architecture.vocab_size
 
     def width_shares(self) -> list[tuple[int, float]]:

@@ -104,9 +104,7 @@ def _opened(path: Path) -> Iterator[tuple[Any, Iterator[Any]]]:
     try:
         from pyarrow import ipc, parquet
     except ImportError as error:
-        raise DataError(
-            f"{path} is read by pyarrow, which cannot be imported here ({error}): pip install -r requirements-arrow.txt"
-        ) from error
+        raise DataError(f"{path} needs pyarrow ({error}): pip install -r requirements-arrow.txt") from error
     try:
         with open_file(path) as file:
             beginning = file.read(8)

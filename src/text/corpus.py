@@ -95,9 +95,7 @@ def expand_glob(pattern: str) -> list[Path]:
     for name in names:
         matches = _match(name)
         if not matches:
-            raise DataError(
-                f"no file matches {shorten(name)}; give paths or glob patterns, in quotes and separated by commas"
-            )
+            raise DataError(f"no file matches {shorten(name)}; give paths or glob patterns, separated by commas")
         for path in matches:
             try:
                 str(path).encode()

@@ -76,10 +76,8 @@ class Table:
                 f"{self.path} has no column {shorten(column)}, it has {len(self.names)}: {column_names}; name another "
                 f"with the key that ends in _column{self.hint}"
             )
-        if self.names.count(column) > 1:
-            raise DataError(
-                f"{self.path} has {self.names.count(column)} columns {shorten(column)}; name one by its number"
-            )
+        if (count := self.names.count(column)) > 1:
+            raise DataError(f"{self.path} has {count} columns {shorten(column)}; name one by its number")
         if column_index in self.other_types:
             found = f"column {shorten(self.names[column_index])} of type {shorten(self.other_types[column_index])}"
             raise DataError(f"{self.path} has the {found}, allowed are texts, numbers and dates")
