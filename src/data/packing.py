@@ -34,11 +34,8 @@ class Packing:
     def sizes_for(self, tokens: np.ndarray) -> np.ndarray:
         """Return N for batches of so many tokens (batches,); the last of the N tokens is always padding."""
         rounded = -(-(tokens + 1) // SIZE_STEP) * SIZE_STEP
-        if not self.sizes:
-            return rounded
-        sizes = np.array(self.sizes)
-        size_index = np.searchsorted(sizes, tokens + 1)
-        return np.where(size_index < len(sizes), sizes[np.minimum(size_index, len(sizes) - 1)], rounded)
+        usual = np.array([*self.sizes, 0])[np.searchsorted(self.sizes, tokens + 1)]  # 0: the batch exceeds all of them
+        return np.where(usual > 0, usual, rounded)
 
     def pack(self, batch: Mapping[str, np.ndarray], real: np.ndarray, size: int) -> dict[str, np.ndarray]:
         """Return the PACKED_COLUMNS of a batch of padded rows.
