@@ -203,6 +203,8 @@ def _warn_of_merged_cells(path: Path, archive: zipfile.ZipFile, sheet: _Sheet) -
 
 def _sheet_rows(path: Path, archive: zipfile.ZipFile, sheet: _Sheet, decoder: _CellDecoder) -> NumberedRows:
     """Yield the rows of a sheet; raise DataError at a row that is damaged, repeated or out of order."""
+    from openpyxl.utils import coordinate_to_tuple
+
     row_number = 0
     is_warned = False
     try:
@@ -218,9 +220,12 @@ def _sheet_rows(path: Path, archive: zipfile.ZipFile, sheet: _Sheet, decoder: _C
                     raise Fault(f"comes after row {previous}: rows must be in order and at most {MOST_ROWS:,}")
                 row = []
             elif tag == "c" and attributes is not None:
-                column = _column_of(attributes.get("r"), row_number, len(row))
-                row.extend([""] * (column - len(row)))
                 cell = attributes
+                reference = cell.get("r")
+                cell_row, column = coordinate_to_tuple(reference) if reference else (row_number, len(row) + 1)
+                if cell_row != row_number or column <= len(row) or column > MOST_COLUMNS:
+                    raise Fault(f"has the cell {shorten(reference)} out of order, or more than {MOST_COLUMNS} columns")
+                row.extend([""] * (column - len(row)))
                 pieces: list[str] = []
                 has_formula = is_phonetic = False
             elif tag == "rPh":
@@ -245,16 +250,6 @@ def _sheet_rows(path: Path, archive: zipfile.ZipFile, sheet: _Sheet, decoder: _C
     except Exception as error:
         reason = str(error) if isinstance(error, Fault) else "is damaged"
         raise DataError(f"{path}: row {row_number} of sheet {shorten(sheet.title)} {reason}; {SAVE_ANEW}") from error
-
-
-def _column_of(reference: str | None, row_number: int, columns: int) -> int:
-    """Return the number of a cell's column, by default the one behind the row's columns; raise Fault before these."""
-    from openpyxl.utils import coordinate_to_tuple
-
-    cell_row, column = (row_number, columns + 1) if reference is None else coordinate_to_tuple(reference)
-    if cell_row != row_number or column <= columns or column > MOST_COLUMNS:
-        raise Fault(f"has the cell {shorten(reference)} behind column {columns} of at most {MOST_COLUMNS:,}")
-    return column
 
 
 # --- .xls ---
