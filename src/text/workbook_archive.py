@@ -3,10 +3,11 @@
 import posixpath
 import zipfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from xml.parsers import expat
 
-from model_utils.errors import shorten
+from model_utils.errors import DataError, shorten
 
 ALWAYS_UNPACKED = 32 << 20  # decompressed bytes allowed for any workbook
 MOST_UNPACKED = 1 << 30  # decompressed bytes allowed for large files
@@ -17,24 +18,21 @@ CHUNK = 1 << 16  # bytes parsed at once
 Event = tuple[str, dict[str, str] | None, str]  # local tag; attributes, None at the element's end; text at its end
 
 
-class Fault(ValueError):  # noqa: N818 - its text becomes a DataError
-    """Fault of a workbook; the message lacks its subject (file or row)."""
-
-
-def check_archive(archive: zipfile.ZipFile) -> None:
-    """Raise Fault if decompressing the archive could exhaust memory."""
+def check_archive(path: Path, archive: zipfile.ZipFile) -> None:
+    """Raise DataError if decompressing a workbook could exhaust memory."""
     entries = archive.infolist()
     size = sum(entry.file_size for entry in entries)
     allowed = min(MOST_UNPACKED, ALWAYS_UNPACKED + MOST_SHRUNK * sum(entry.compress_size for entry in entries))
     if size > allowed:
-        raise Fault(f"would unpack to {size >> 20:,} MB, allowed are {allowed >> 20:,} MB; save its sheet as .csv")
+        found = f"{path} would unpack to {size >> 20:,} MB"
+        raise DataError(f"{found}, allowed are {allowed >> 20:,} MB; save its sheet as .csv")
     # zipfile decompresses only these two in pieces, and a workbook has no others.
     if any(entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for entry in entries):
-        raise Fault("has a part with an unknown compression")
+        raise DataError(f"{path} has a part with an unknown compression; save it again")
 
 
 def read_events(archive: zipfile.ZipFile, part: str) -> Iterator[Event]:
-    """Yield the starts and ends of the XML elements of a part."""
+    """Yield the starts and ends of the XML elements of a part; raise ValueError where it exceeds a limit."""
     events: list[Event] = []
     texts: list[str] = []
     open_tags: list[str] = []
@@ -42,7 +40,7 @@ def read_events(archive: zipfile.ZipFile, part: str) -> Iterator[Event]:
     def start(name: str, attributes: dict[str, str]) -> None:
         open_tags.append(name.rpartition(":")[2])
         if len(open_tags) > DEEPEST:
-            raise Fault(f"has more than {DEEPEST} nested elements in {shorten(part)}")
+            raise ValueError(f"{shorten(part)} has more than {DEEPEST} nested elements")
         texts.clear()
         events.append((open_tags[-1], attributes, ""))
 
@@ -51,7 +49,7 @@ def read_events(archive: zipfile.ZipFile, part: str) -> Iterator[Event]:
         texts.clear()
 
     def refuse_entities(*_: Any) -> None:
-        raise Fault("declares a document type")
+        raise ValueError(f"{shorten(part)} declares a document type")
 
     parser = expat.ParserCreate()
     parser.buffer_text = True
@@ -63,7 +61,7 @@ def read_events(archive: zipfile.ZipFile, part: str) -> Iterator[Event]:
         while chunk := source.read(CHUNK):
             parser.Parse(chunk)
             if source.tell() - parser.CurrentByteIndex > LONGEST_TAG:
-                raise Fault(f"has an element or a comment of more than {LONGEST_TAG} bytes in {shorten(part)}")
+                raise ValueError(f"{shorten(part)} has an element or a comment of more than {LONGEST_TAG} bytes")
             yield from events
             events.clear()
     parser.Parse(b"", True)

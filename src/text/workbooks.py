@@ -4,22 +4,21 @@ The XML of an .xlsx file is parsed as a stream, because openpyxl's streaming mod
 order and its other mode holds all sheets in memory. A file that Excel could not have written is a DataError.
 """
 
-import contextlib
 import io
 import logging
 import math
 import re
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from model_utils.errors import DataError, first_few, shorten
+from model_utils.errors import DataError, first_few, shorten, shorten_text
 from model_utils.files import open_file
-from src.text.cell_values import NumberedRows, index_of, text_of, without_midnight
-from src.text.workbook_archive import Fault, check_archive, read_events, read_relations
+from src.text.cell_values import NumberedRows, index_of, reading_errors, text_of, without_midnight
+from src.text.workbook_archive import check_archive, read_events, read_relations
 
 logger = logging.getLogger(__name__)
 ERROR: list[Any] = []  # value of a cell whose formula failed or was never computed: not text
@@ -27,6 +26,7 @@ MOST_ROWS = 1_048_576  # Excel's limits for a sheet
 MOST_COLUMNS = 16_384
 MOST_TITLES = 20  # sheets listed in an error message
 LONGEST_FORMAT = 1000  # characters of a number format, whose test takes quadratic time; Excel allows 255
+EXCEL = "an Excel workbook"
 SAVE_ANEW = "open it in Excel or LibreOffice and save it again"
 _ESCAPED = re.compile("_x(00[01][0-9A-F]|005F)_")  # control characters and _ in .xlsx
 _BOOLEANS = {"0": False, "false": False, "1": True, "true": True}
@@ -71,7 +71,7 @@ class _CellDecoder:
             from openpyxl.utils.datetime import from_ISO8601
 
             return without_midnight(from_ISO8601(text))
-        raise Fault(f"has a cell of type {shorten(cell_type)}")
+        raise ValueError(f"a cell has the type {shorten(cell_type)}")
 
     def _number(self, style: str, text: str) -> Any:
         is_duration = self.date_formats.get(int(style))
@@ -111,8 +111,8 @@ def read_xlsx(path: Path, sheet_name: str = "") -> NumberedRows:
     Raises:
         DataError: the file is not a workbook, is damaged or lacks the sheet; names sheet and row.
     """
-    with workbook_errors(path), open_file(path) as file, zipfile.ZipFile(file) as archive:
-        check_archive(archive)
+    with reading_errors(path, EXCEL), open_file(path) as file, zipfile.ZipFile(file) as archive:
+        check_archive(path, archive)
         sheets, decoder = _open_book(archive)
         sheet = sheets[_choose_sheet(path, sheets, sheet_name)]
         _warn_of_merged_cells(path, archive, sheet)
@@ -140,7 +140,7 @@ def _open_book(archive: zipfile.ZipFile) -> tuple[list[_Sheet], _CellDecoder]:
                 is_visible = attributes.get("state", "visible") == "visible"
                 sheets.append(_Sheet(attributes["name"], is_visible, has_data[part], part))
     if not sheets:
-        raise Fault("has no worksheet")
+        raise ValueError("it has no worksheet")
     if parts.get("sharedStrings") in archive.namelist():
         decoder.strings = _shared_strings(archive, parts["sharedStrings"])
     if parts.get("styles") in archive.namelist():
@@ -181,7 +181,7 @@ def _date_formats(archive: zipfile.ZipFile, part: str) -> dict[int, bool]:
     for format_id in set(cell_formats) & formats.keys():
         code = formats[format_id]
         if len(code) > LONGEST_FORMAT:
-            raise Fault(f"has a number format of more than {LONGEST_FORMAT} characters")
+            raise ValueError(f"a number format has more than {LONGEST_FORMAT} characters")
         if is_date_format(code):
             durations[format_id] = is_timedelta_format(code)
     return {style: durations[format_id] for style, format_id in enumerate(cell_formats) if format_id in durations}
@@ -217,14 +217,14 @@ def _sheet_rows(path: Path, archive: zipfile.ZipFile, sheet: _Sheet, decoder: _C
                 previous = row_number
                 row_number = int(attributes.get("r", row_number + 1))
                 if row_number <= previous or row_number > MOST_ROWS:
-                    raise Fault(f"comes after row {previous}: rows must be in order and at most {MOST_ROWS:,}")
+                    raise ValueError(f"it comes after row {previous}, or is not among the first {MOST_ROWS:,}")
                 row = []
             elif tag == "c" and attributes is not None:
                 cell = attributes
                 reference = cell.get("r")
                 cell_row, column = coordinate_to_tuple(reference) if reference else (row_number, len(row) + 1)
                 if cell_row != row_number or column <= len(row) or column > MOST_COLUMNS:
-                    raise Fault(f"has the cell {shorten(reference)} out of order, or more than {MOST_COLUMNS} columns")
+                    raise ValueError(f"its cell {shorten(reference)} is out of order, or behind column {MOST_COLUMNS}")
                 row.extend([""] * (column - len(row)))
                 pieces: list[str] = []
                 has_formula = is_phonetic = False
@@ -248,8 +248,8 @@ def _sheet_rows(path: Path, archive: zipfile.ZipFile, sheet: _Sheet, decoder: _C
                         f"a stored value; {SAVE_ANEW}"
                     )
     except Exception as error:
-        reason = str(error) if isinstance(error, Fault) else "is damaged"
-        raise DataError(f"{path}: row {row_number} of sheet {shorten(sheet.title)} {reason}; {SAVE_ANEW}") from error
+        place = f"{path}: row {row_number} of sheet {shorten(sheet.title)}"
+        raise DataError(f"{place} is damaged ({shorten_text(str(error))}); {SAVE_ANEW}") from error
 
 
 # --- .xls ---
@@ -260,7 +260,7 @@ def read_xls(path: Path, sheet_name: str = "") -> NumberedRows:
     import xlrd
     from openpyxl.utils.datetime import MAC_EPOCH, WINDOWS_EPOCH
 
-    with workbook_errors(path):
+    with reading_errors(path, EXCEL):
         with open_file(path) as file:
             content = file.read()
         book = xlrd.open_workbook(file_contents=content, logfile=io.StringIO(), ragged_rows=True)
@@ -311,18 +311,3 @@ def _choose_sheet(path: Path, sheets: Sequence[_Sheet], sheet_name: str) -> int:
     if others and not sheet_name:
         logger.warning(f"{path}: only its first visible sheet {title} is read; {others} also hold data")
     return chosen
-
-
-@contextlib.contextmanager
-def workbook_errors(path: Path) -> Iterator[None]:
-    """Turn any error that a damaged workbook causes into a DataError."""
-    try:
-        yield
-    except DataError:
-        raise
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-    except Fault as error:
-        raise DataError(f"{path} {error}") from None
-    except Exception as error:
-        raise DataError(f"{path} is not an Excel workbook, or is damaged or locked; {SAVE_ANEW}") from error
