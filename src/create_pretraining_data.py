@@ -290,7 +290,7 @@ def dry_run(
     result = maker.make(*next(units, (0, [])))
     seconds = time.monotonic() - start
     if not result.packed.rows:
-        raise DataError(NO_EXAMPLE)
+        return f"dry run: {NO_EXAMPLE}. Nothing was kept."
     is_whole_text = next(units, None) is None
     logger.info(f"vocabulary: {result.fit}")
     result.fit.warn(maker.tokenizer.file.name)
