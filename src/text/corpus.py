@@ -136,8 +136,10 @@ def iter_documents(path: str | Path, text_key: str = "text") -> Iterator[list[st
     first_line = next((line.strip() for line in head if line), "")
     indented_lines = itertools.chain(head, stream)
     lines = map(str.strip, indented_lines)
-    if fault := _format_fault(first_line, head):
-        raise DataError(f"{path} {fault}, or exclude the file from the pattern")
+    if _MARKUP.match(first_line):
+        raise DataError(f"{path} is XML or HTML: extract its text first (of a Wikipedia dump with WikiExtractor)")
+    if any("\0" in line for line in head):
+        raise DataError(f"{path} has NUL characters, as UTF-16 has: convert it to UTF-8 (for instance with iconv)")
     if _DOC_START.match(first_line):
         yield from _collect(_wikiextractor_units(lines))
     elif _is_json(first_line) or _JSON.match("\n".join(head)):
@@ -201,15 +203,6 @@ def _files_below(folder: Path) -> Iterator[Path]:
 def _strip_line(line: str) -> str:
     """Strip white space from a line, but keep the indentation that begins a Chinese paragraph."""
     return line.rstrip() if _INDENTED.match(line) else line.strip()
-
-
-def _format_fault(first_line: str, head: list[str]) -> str:
-    """Return the end of an error message if a file that begins with these lines is not text, otherwise ""."""
-    if _MARKUP.match(first_line):
-        return "is XML or HTML: extract its text first (of a Wikipedia dump with WikiExtractor)"
-    if any("\0" in line for line in head):
-        return "has NUL characters, as UTF-16 has: convert it to UTF-8 (for instance with iconv)"
-    return ""
 
 
 def _take(lines: Iterator[str], characters: int) -> list[str]:
