@@ -43,7 +43,7 @@ class TableOptions:
     """
 
     encoding: str = "utf-8"
-    sheet: str = ""  # name or number (read_xlsx of src/text/workbooks.py)
+    sheet: str = ""  # name or number (sheet_index of src/text/workbooks.py)
 
     def __post_init__(self) -> None:
         try:

@@ -114,7 +114,7 @@ def read_xlsx(path: Path, sheet_name: str = "") -> NumberedRows:
     with reading_errors(path, EXCEL), open_file(path) as file, zipfile.ZipFile(file) as archive:
         check_archive(path, archive)
         sheets, decoder = _open_book(archive)
-        sheet = sheets[_choose_sheet(path, sheets, sheet_name)]
+        sheet = sheets[sheet_index(path, sheets, sheet_name)]
         _warn_of_merged_cells(path, archive, sheet)
         yield from _sheet_rows(path, archive, sheet, decoder)
 
@@ -266,7 +266,7 @@ def read_xls(path: Path, sheet_name: str = "") -> NumberedRows:
         book = xlrd.open_workbook(file_contents=content, logfile=io.StringIO(), ragged_rows=True)
         epoch = MAC_EPOCH if book.datemode else WINDOWS_EPOCH
         sheets = [_Sheet(sheet.name, not sheet.visibility, bool(sheet.nrows)) for sheet in book.sheets()]
-        sheet = book.sheet_by_index(_choose_sheet(path, sheets, sheet_name))
+        sheet = book.sheet_by_index(sheet_index(path, sheets, sheet_name))
         for row_number, cells in enumerate(sheet.get_rows(), 1):
             yield row_number, [text_of(_xls_value(cell, epoch)) for cell in cells]
 
@@ -287,7 +287,7 @@ def _xls_value(cell: Any, epoch: datetime) -> Any:
 # --- both ---
 
 
-def _choose_sheet(path: Path, sheets: Sequence[_Sheet], sheet_name: str) -> int:
+def sheet_index(path: Path, sheets: Sequence[_Sheet], sheet_name: str) -> int:
     """Return the index of a sheet, by title or by number of the visible ones from 1; by default the first of them.
 
     Raises:
