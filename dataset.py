@@ -67,7 +67,4 @@ def _check_no_overrides(masking: MaskingOverrides, location: Path) -> None:
     """Raise DataError if `masking` overrides masks that are stored in the data."""
     for key, value in vars(masking).items():
         if value:
-            raise DataError(
-                f"{key} is {value}, but the masks of {location} are stored in its files: make the data with masking "
-                f"dynamic (recipes/examples_64.yaml), or leave out {key}, also in phases"
-            )
+            raise DataError(f"{key} is {value}, but the masks of {location} are stored: leave it out, also in phases")

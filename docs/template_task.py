@@ -16,7 +16,7 @@ from src.create_finetune_data import ClassificationSplit, TextColumns, read_exam
 from src.data.feature_cache import Features
 from src.data.feature_files import Column, Ragged
 from src.data.features import token_columns
-from src.data.text_rows import encode_pairs
+from src.data.text_rows import encode_windows
 from src.finetune_eval_model import SequenceClassificationScores
 from src.tasks.answerer import Answer, Outputs, Probability, Record, shortest
 from src.tasks.classification import ClassificationAnswerer
@@ -52,7 +52,8 @@ class TopicSplit(ClassificationSplit):
     def features(self) -> Features:
         rows = self.examples
         gold = np.array([[label in (row.label or "").split("|") for label in self.labels] for row in rows], np.float32)
-        values, _ = encode_pairs([row.text_a for row in rows], [""] * len(rows), self.tokenizer, self.max_seq_length)
+        texts = [row.text_a for row in rows]
+        values, _, _ = encode_windows(texts, [""] * len(rows), self.tokenizer, self.max_seq_length)
         values["label_ids"] = Ragged(gold.ravel(), np.full(len(gold), len(self.labels)))
         columns = token_columns(self.tokenizer, self.max_seq_length) | {"label_ids": Column("float32", gold.shape[1])}
         return Features(columns, values, {"labels": gold})

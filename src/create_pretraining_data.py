@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from model_utils.config import SEED, check_output_folder, run_main
 from model_utils.config import TOKENS as MOST_TOKENS
-from model_utils.errors import ConfigError, DataError, shorten
+from model_utils.errors import ConfigError, DataError
 from model_utils.schema import option
 from src.data.feature_files import SUFFIX, Ragged, facts_of, is_complete, open_records, sha256_of
 from src.data.mindrecord_file import HEADER_BYTES, files_needed
@@ -50,13 +50,15 @@ from src.tokenization import FullTokenizer, build_tokenizer
 from src.utils import estimate_text_bytes, parse_part
 
 logger = logging.getLogger(__name__)
-PROCESSES_PER_CORE = 4
 UNIT_CHARACTERS = 200_000  # about 400 examples of 128 English tokens, times dupe_factor
 PASSES = 100  # maximum dupe_factor: memory holds all passes of a unit
 STATIC_PASSES = 5  # as in the TFRecords used to compare with google's code, whose default is 40
 PACKINGS = {"cut": sample_pairs, "google": pack_sentences}
-PROCESSES = 1024  # maximum num_workers
-NO_UNIT = f"make fewer parts, each of which needs {UNIT_CHARACTERS:,} characters of text or more"
+PROCESSES = 256  # maximum num_workers; each needs 200 MB
+NO_EXAMPLE = (
+    f"the text gives no example; needed are documents of {MIN_DOCUMENT_TOKENS} tokens or more, two of them with "
+    f"random_next_sentence, and {UNIT_CHARACTERS:,} characters or more for each part"
+)
 
 Document = list[str]
 
@@ -135,15 +137,9 @@ class CreateDataConfig(CorpusConfig):
     def check_together(self) -> None:
         parse_part(self.part)
         if self.masking == "dynamic" and self.passes > 1:
-            raise ConfigError(
-                f"dupe_factor is {self.dupe_factor}, allowed is 1 or 0 with dynamic masking, whose masks differ in "
-                "every epoch anyway"
-            )
+            raise ConfigError(key="dupe_factor", value=self.dupe_factor, expected="1 or 0 with masking dynamic")
         if self.predictions >= self.max_seq_length:
-            raise ConfigError(
-                f"max_predictions_per_seq is {self.predictions}, allowed is less than max_seq_length "
-                f"({self.max_seq_length})"
-            )
+            raise ConfigError(key="max_predictions_per_seq", value=self.predictions, expected="below max_seq_length")
 
 
 @dataclass(frozen=True)
@@ -248,12 +244,6 @@ def group_documents(documents: Iterable[Document], beside: int = 0) -> Iterator[
     yield from filter(None, last_units)
 
 
-def instance_settings(config: CreateDataConfig) -> InstanceSettings:
-    """Return the settings of examples from a configuration."""
-    options = {field.name: getattr(config, field.name) for field in fields(InstanceSettings)}
-    return InstanceSettings(**options | {"max_predictions_per_seq": config.predictions})
-
-
 def gather_facts(
     config: CreateDataConfig, settings: InstanceSettings, tokenizer: FullTokenizer, files: list[Path]
 ) -> dict[str, Any]:
@@ -287,17 +277,6 @@ def part_path(path: Path, index: int, count: int) -> Path:
     return path.with_name(f"{path.stem}-{index}-of-{count}{SUFFIX}")
 
 
-def number_of_workers(num_workers: int) -> int:
-    """Return the number of workers, one per core for 0; raise ConfigError for too many (each needs 200 MB)."""
-    cores = len(os.sched_getaffinity(0))
-    if num_workers > PROCESSES_PER_CORE * cores:
-        raise ConfigError(
-            f"num_workers is {num_workers}, allowed on this machine with {cores} core(s) is at most "
-            f"{PROCESSES_PER_CORE * cores}"
-        )
-    return num_workers or cores
-
-
 def dry_run(
     maker: UnitMaker,
     units: Iterator[tuple[int, list[Document]]],
@@ -308,16 +287,13 @@ def dry_run(
 ) -> str:
     """Make the examples of one unit and return an estimate of time and disk space for the whole text."""
     start = time.monotonic()
-    first = next(units, None)
-    if first is None:
-        return f"dry run: {NO_UNIT}. Nothing was kept."
-    result = maker.make(*first)
+    result = maker.make(*next(units, (0, [])))
     seconds = time.monotonic() - start
+    if not result.packed.rows:
+        return f"dry run: {NO_EXAMPLE}. Nothing was kept."
     is_whole_text = next(units, None) is None
     logger.info(f"vocabulary: {result.fit}")
     result.fit.warn(maker.tokenizer.file.name)
-    if not result.packed.rows:
-        return f"dry run: the first {result.text_bytes:,} bytes of text give no example. Nothing was kept."
     with tempfile.TemporaryDirectory() as folder:
         with RecordWriter(Path(folder) / "sample.mindrecord", maker.columns, {"task": TASK}) as writer:
             writer.write(result.packed)
@@ -341,17 +317,6 @@ def output_path(config: CreateDataConfig) -> Path:
         path = check_record_path(part_path(path, *config.part_of))
     check_output_folder(path.parent, "output_file's folder")
     return path
-
-
-def no_example(config: CreateDataConfig) -> DataError:
-    """Return the error of a text, or a part of it, without an example."""
-    if config.part:
-        return DataError(f"part {config.part} of {shorten(config.input_file)} has no example: {NO_UNIT}")
-    condition = ", beside another document" if config.random_next_sentence else ""
-    return DataError(
-        f"{shorten(config.input_file)} gives no example: no document has {MIN_DOCUMENT_TOKENS} tokens or more that can "
-        f"be split in two{condition}"
-    )
 
 
 def write_results(
@@ -379,10 +344,11 @@ def main(config: CreateDataConfig) -> None:
     """Write the feature files of a configuration."""
     start = time.monotonic()
     path = output_path(config)
-    workers = number_of_workers(config.num_workers)
+    workers = config.num_workers or len(os.sched_getaffinity(0))
     files = expand_glob(config.input_file)
     tokenizer = build_tokenizer(config.vocab_file, config.spm_model_file, config.do_lower_case)
-    settings = instance_settings(config)
+    options = {field.name: getattr(config, field.name) for field in fields(InstanceSettings)}
+    settings = InstanceSettings(**options | {"max_predictions_per_seq": config.predictions})
     facts = gather_facts(config, settings, tokenizer, files)
     if is_complete(path, facts):
         rows = open_records(path, TASK).num_rows
@@ -406,7 +372,7 @@ def main(config: CreateDataConfig) -> None:
             writer.add_file(file)
         fit = write_results(results, writer, tokenizer, source_bytes, config.output_file_num)
         if not writer.rows:
-            raise no_example(config)
+            raise DataError(NO_EXAMPLE)
         writer.facts["vocabulary_fit"] = fit.facts()
     seconds = time.monotonic() - start
     logger.info(f"{path}: {writer.rows:,} examples in {seconds:.1f} s, {writer.rows / seconds:,.0f} per second")

@@ -89,7 +89,7 @@ def main(config: MergeConfig) -> None:
         parts = find_parts(path)
         values = {
             "lengths": np.concatenate([part.lengths for part in parts]),
-            "checksums": np.concatenate([part.checksums for part in parts]),
+            "checksums": np.concatenate([part.array("checksums") for part in parts]),
             UNIGRAM: np.sum([part.array(UNIGRAM) for part in parts], axis=0),
         }
         for suffix, array in values.items():

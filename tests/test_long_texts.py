@@ -13,7 +13,7 @@ import run_classifier
 from export import main as export
 from model_utils.errors import ConfigError
 from model_utils.schema import load_config
-from src.data.text_rows import encode_pairs, encode_windows, mean_of_windows
+from src.data.text_rows import encode_windows, mean_of_windows
 from src.finetuning.finetune import find_tokenizer
 from src.inference.deploy_config import ExportConfig
 from src.inference.exported_model import load_exported
@@ -51,7 +51,7 @@ def test_windows_hold_every_token_of_the_longer_text(
     assert all(len(row) <= length and row[0] == tokenizer.cls_id and row[-1] == tokenizer.sep_id for row in rows)
     room = length - (3 if count_b else 2)
     if count_a + count_b <= room:
-        pairs, _ = encode_pairs([texts[0]], [texts[1]], tokenizer, length)
+        pairs, _, _ = encode_windows([texts[0]], [texts[1]], tokenizer, length)
         assert len(rows) == 1 and not truncated.any() and list(rows[0]) == list(split_rows(pairs["input_ids"])[0])
         return
     specials = (tokenizer.cls_id, tokenizer.sep_id)

@@ -94,23 +94,21 @@ def test_a_packed_batch_is_its_texts_one_by_one(case: str) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("random", [None, 0, 1])
-@pytest.mark.parametrize("drop_remainder", [True, False])
-def test_rows_are_dealt_evenly(random: int | None, drop_remainder: bool, ranks: int) -> None:
+def test_rows_are_dealt_evenly(random: int | None, ranks: int) -> None:
     lengths = np.random.default_rng(5).integers(8, 385, 163)
     order = np.arange(163) if random is None else np.random.default_rng(random).permutation(163)
     generator = None if random is None else np.random.default_rng(random)
-    rows = deal_rows(lengths, 8, order, drop_remainder, generator, ranks)
-    assert rows.shape == (20 if drop_remainder else 21, 8)
+    rows = deal_rows(lengths, 8, order, generator, ranks)
+    assert rows.shape == (21, 8)
     assert sorted(rows[:20].ravel()) == sorted(order[:160])
-    if not drop_remainder:
-        assert rows[20].tolist() == [*order[160:], *[-1] * 5]
+    assert rows[20].tolist() == [*order[160:], *[-1] * 5]
     of_batches, of_ranks = lengths[rows[:20]].sum(1), lengths[rows[:20]].reshape(20, ranks, -1).sum(2)
     assert of_batches.std() < 0.25 * np.sqrt(8) * lengths.std()
     means = of_ranks.mean(0)
     assert means.max() - means.min() < 0.1 * means.mean(), "no rank has the longest rows each time"
     assert of_ranks.max(1).mean() < 1.1 * means.mean(), "all wait for the one with the most tokens"
     again = None if random is None else np.random.default_rng(random)
-    assert (deal_rows(lengths, 8, order, drop_remainder, again, ranks) == rows).all()
+    assert (deal_rows(lengths, 8, order, again, ranks) == rows).all()
 
 
 def test_each_batch_has_the_smallest_size_that_fits() -> None:

@@ -323,7 +323,7 @@ def test_data_whose_pairs_mean_something_else_is_refused() -> None:
         return PretrainingData(SimpleNamespace(facts=facts, rows_at_once=1, batches_per_epoch=1), directory)
 
     order, following = made("a", random_next_sentence=False), made("b", random_next_sentence=True)
-    with pytest.raises(DataError, match="a was made with random_next_sentence False, b with True"):
+    with pytest.raises(DataError, match=r"a was made with settings\.random_next_sentence False, b with True"):
         order.check_vocabulary(following.facts, "b")
     for others in (order, made("google's")):
         order.check_vocabulary(others.facts, others.data_dir)

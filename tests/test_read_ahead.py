@@ -33,7 +33,7 @@ def test_items_come_in_their_order(places: int) -> None:
     source = Source(50)
     with read_ahead(source.items(), places) as items:
         assert list(items) == list(range(50))
-    assert source.closed and source.threads == {"read_ahead" if places else "MainThread"}
+    assert source.closed and source.threads == {"read_ahead_0" if places else "MainThread"}
 
 
 @pytest.mark.parametrize("places", [0, 3])
@@ -52,7 +52,7 @@ def test_the_source_is_closed_when_no_more_is_wanted(places: int) -> None:
     with pytest.raises(ValueError, match="enough"), read_ahead(source.items(), places) as items:  # noqa: PT012
         assert next(items) == 0
         raise ValueError("enough")
-    assert source.closed and "read_ahead" not in {thread.name for thread in threading.enumerate()}
+    assert source.closed and "read_ahead_0" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_as_many_are_taken_ahead_as_there_are_places() -> None:

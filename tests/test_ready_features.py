@@ -60,7 +60,7 @@ def test_records_without_an_example_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"a\.tfrecord has no example: is_real_example is 0 in all its 2 records"):
         read_tfrecord(write_tfrecord(tmp_path / "a.tfrecord", [filler] * 2))
     rows = [tf_row([CLS, A, SEP], 3, label_ids=1), tf_row([], 0, label_ids=0)]
-    with pytest.raises(DataError, match=r"b\.tfrecord: record 2 has no token, its input_mask is 0 throughout"):
+    with pytest.raises(DataError, match=r"b\.tfrecord: record 2 has no token: its input_mask is 0 throughout"):
         read_tfrecord(write_tfrecord(tmp_path / "b.tfrecord", rows))
     rows = [
         tf_row([CLS, A, SEP], 3, label_ids=1, is_real_example=1),

@@ -294,14 +294,11 @@ def test_pickled_tokenizer_is_the_same(tokenizer):
 
 def test_ids_go_back_to_tokens(tokenizer):
     assert tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size)) == list(tokenizer.vocab)
-    with pytest.raises(DataError, match="ids 0 to"):
-        tokenizer.convert_ids_to_tokens([tokenizer.vocab_size])
 
 
 def test_unknown_tokens(wordpiece, pieces):
     assert pieces.convert_tokens_to_ids(["nonsense"]) == [pieces.unk_id]
-    with pytest.raises(DataError, match="'nonsense'"):
-        wordpiece.convert_tokens_to_ids(["nonsense"])
+    assert wordpiece.convert_tokens_to_ids(["nonsense"]) == [wordpiece.unk_id]
 
 
 def test_word_starts(wordpiece, pieces):
@@ -342,7 +339,7 @@ def test_listing_of_a_model(pieces, model_file, wordpiece_file, tmp_path):
         FullTokenizer(listing)
     with pytest.raises(DataError, match=r"give the .model file"):
         FullTokenizer(spm_model_file=listing)
-    with pytest.raises(DataError, match="different vocabularies"):
+    with pytest.raises(DataError, match="is not the listing"):
         FullTokenizer(wordpiece_file, spm_model_file=model_file)
 
 

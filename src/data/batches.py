@@ -101,7 +101,6 @@ def plan_batches(
     boundaries: Sequence[int],
     batch_size: int,
     order: np.ndarray,
-    drop_remainder: bool,
     random: np.random.Generator | None,
 ) -> np.ndarray:
     """Group rows into batches whose lengths fall into the same bucket.
@@ -112,15 +111,12 @@ def plan_batches(
     Args:
         lengths: (rows,) tokens of each row.
         boundaries: ascending widths of the buckets; the last one is at least the longest row.
-        order: permutation of the rows.
-        drop_remainder: leave out the last rows of the order that fill no batch, whatever their length.
+        order: the rows, in the order in which they fill batches.
         random: generator that shuffles the batches; None leaves them sorted by bucket.
 
     Returns:
         Row indices, (batches, B) int64.
     """
-    if drop_remainder:
-        order = order[: len(order) // batch_size * batch_size]
     bucket_of = np.searchsorted(boundaries, lengths[order])
     batches = []
     leftover = np.zeros(0, np.int64)
@@ -177,11 +173,9 @@ class FeatureDataset:
         self._reader: RowReader | None = None
         width = max(column.width for column in self.columns.values() if column.per_token)
         self.boundaries = list(loading.bucket_boundaries) or [width]
-        if self.boundaries != sorted(set(self.boundaries)) or self.boundaries[-1] < records.lengths.max():
-            raise DataError(
-                f"bucket_boundaries are {self.boundaries}, which do not fit the rows of {records.folder}: give "
-                f"ascending widths, the last one at least {records.lengths.max()} tokens (the longest row)"
-            )
+        longest = records.lengths.max()
+        if self.boundaries != sorted(set(self.boundaries)) or self.boundaries[-1] < longest:
+            raise DataError(f"bucket_boundaries are {self.boundaries}, which do not ascend to {longest} tokens or more")
 
     def plan(self, epoch: int) -> BatchPlan:
         """Return the rows of this rank's batches in an epoch; a batch has the same width on every rank."""
@@ -206,14 +200,13 @@ class FeatureDataset:
             order = random.permutation(self.num_rows)
         else:
             order = np.roll(np.arange(self.num_rows), -loading.rows_before(epoch, self.num_rows))
-        drop_remainder = not loading.evaluation
-        if drop_remainder:
+        if not loading.evaluation:
             order = order[: self.batches_per_epoch * size]
-        if drop_remainder and not random:
-            return order.reshape(-1, size)
+            if not random:
+                return order.reshape(-1, size)
         if loading.packing:
-            return deal_rows(lengths, size, order, drop_remainder, random, loading.rank_size)
-        return plan_batches(lengths, self.boundaries, size, order, drop_remainder, random)
+            return deal_rows(lengths, size, order, random, loading.rank_size)
+        return plan_batches(lengths, self.boundaries, size, order, random)
 
     @property
     def most_tokens(self) -> int:
@@ -268,10 +261,7 @@ def check_ids(batch: Batch, vocab_size: int, source: object) -> None:
     """Raise DataError if a batch has a token id that is not below `vocab_size`."""
     largest = max(int(batch[name].max()) for name in ("input_ids", "masked_lm_ids") if name in batch)
     if largest >= vocab_size:
-        raise DataError(
-            f"{source} has the token id {largest}, but the model's vocabulary {vocab_size} tokens: make the data with "
-            "the model's vocabulary"
-        )
+        raise DataError(f"{source} has the token id {largest}, but the model's vocabulary {vocab_size} tokens")
 
 
 def complete_batch(

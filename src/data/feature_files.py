@@ -90,11 +90,6 @@ class RecordSet:
     def columns(self) -> dict[str, Column]:
         return {name: Column(**column) for name, column in self.facts["columns"].items()}
 
-    @property
-    def checksums(self) -> np.ndarray:
-        """CRC-32 of every row, (rows,) uint32, in the order of `files`."""
-        return self.array("checksums")
-
     def has_array(self, suffix: str) -> bool:
         """Return True if the set has the array."""
         return f"{self.name}.{suffix}.npy" in self.facts["files"]
@@ -125,13 +120,8 @@ def open_records(
             raise DataError(f"{path}: the files were made with {name} {shorten(facts.get(name))}, needed is {value!r}")
     for name, checksum in facts["files"].items():
         file = path.with_name(name)
-        if not file.exists():
-            raise DataError(f"{file} is missing, but {path.name} lists it; make these files again")
-        if (actual := sha256_of(file)) != checksum:
-            raise DataError(
-                f"{file} is damaged or was replaced: its sha256 is {actual}, {path.name} says {checksum}; "
-                "remove these files and make them again"
-            )
+        if sha256_of(file) != checksum:
+            raise DataError(f"{file} is damaged or was replaced: {path.name} has another sha256; make it again")
     name = path.name.removesuffix(".facts.json")
     files = [path.with_name(file) for file in facts["record_files"]]
     return RecordSet(path.parent, name, files, facts, read_array(path.with_name(f"{name}.lengths.npy"), facts))
@@ -197,24 +187,12 @@ def read_facts(path: Path) -> dict[str, Any]:
 def _find_facts(location: Path) -> Path:
     """Return the path of the only manifest at a location; raise DataError if there is none or several."""
     if location.suffix == SUFFIX:
-        path = facts_of(location)
-        if not path.exists():
-            raise DataError(f"{location} is missing or incomplete (there is no {path}); make these files")
-        return path
-    if not location.is_dir():
-        reason = "is not a folder" if location.exists() else "does not exist"
-        raise DataError(f"{location} {reason}; name a folder of feature files, or DIR/NAME{SUFFIX}")
-    manifests = sorted(location.glob("*.facts.json"))
+        manifests = [path for path in [facts_of(location)] if path.exists()]
+    else:
+        manifests = sorted(location.glob("*.facts.json"))
     if len(manifests) > 1:
         names = ", ".join(path.name for path in manifests)
         raise DataError(f"{location} holds several sets of feature files ({names}); name one as DIR/NAME{SUFFIX}")
-    if not manifests and any(location.glob(f"*{SUFFIX}*")):
-        raise DataError(
-            f"{location} holds {SUFFIX} files without NAME.facts.json: they were not finished, or not made by this "
-            "program; make them again"
-        )
     if not manifests:
-        raise DataError(
-            f"{location} holds no feature files; make those of pre-training with python -m src.create_pretraining_data"
-        )
+        raise DataError(f"{location} has no finished feature files (NAME.facts.json); make them, or name others")
     return manifests[0]

@@ -34,11 +34,8 @@ class Packing:
     def sizes_for(self, tokens: np.ndarray) -> np.ndarray:
         """Return N for batches of so many tokens (batches,); the last of the N tokens is always padding."""
         rounded = -(-(tokens + 1) // SIZE_STEP) * SIZE_STEP
-        if not self.sizes:
-            return rounded
-        sizes = np.array(self.sizes)
-        size_index = np.searchsorted(sizes, tokens + 1)
-        return np.where(size_index < len(sizes), sizes[np.minimum(size_index, len(sizes) - 1)], rounded)
+        usual = np.array([*self.sizes, 0])[np.searchsorted(self.sizes, tokens + 1)]  # 0: the batch exceeds all of them
+        return np.where(usual > 0, usual, rounded)
 
     def pack(self, batch: Mapping[str, np.ndarray], real: np.ndarray, size: int) -> dict[str, np.ndarray]:
         """Return the PACKED_COLUMNS of a batch of padded rows.
@@ -76,26 +73,22 @@ def pack_texts(
     begins[1 : len(lengths) + 1] = np.cumsum(lengths)
     begins[len(lengths) + 1 :] = len(ids)
     token_indices = begins[:-1, None] + np.arange(places)
+    positions = np.arange(len(ids)) - np.repeat(begins[: len(lengths)], lengths)
+    padding = (0, size - len(ids))
     columns = (
-        _pad_tokens(ids, size)[None],
-        _pad_tokens(segments, size)[None],
+        np.pad(ids, padding)[None],
+        np.pad(segments, padding)[None],
         begins,
-        _pad_tokens(np.arange(len(ids)) - np.repeat(begins[: len(lengths)], lengths), size),
+        np.pad(positions, padding),
         np.where(token_indices < begins[1:, None], token_indices, size - 1),
     )
     return {name: column.astype(np.int32) for name, column in zip(PACKED_COLUMNS, columns, strict=True)}
-
-
-def _pad_tokens(values: np.ndarray, size: int) -> np.ndarray:
-    """Pad (tokens,) with zeros to (size,)."""
-    return np.pad(values, (0, size - len(values)))
 
 
 def deal_rows(
     lengths: np.ndarray,
     batch_size: int,
     order: np.ndarray,
-    drop_remainder: bool,
     random: np.random.Generator | None,
     ranks: int = 1,
 ) -> np.ndarray:
@@ -104,9 +97,7 @@ def deal_rows(
     Args:
         lengths: (rows,) tokens of each row.
         batch_size: B, rows of all ranks together.
-        order: permutation of the rows.
-        drop_remainder: leave out the last rows of the order that fill no batch; else they make a last batch, padded
-            with -1.
+        order: the rows; the last ones that fill no batch make a last batch, padded with -1.
         random: generator that draws the row of each stratum; None: longer rows join shorter ones, always the same.
         ranks: each rank gets B / ranks adjacent rows of a batch, with about equally many tokens.
 
@@ -122,7 +113,7 @@ def deal_rows(
     else:
         strata = random.permuted(strata, axis=1)
     rows = _deal_to_ranks(strata.T.reshape(-1, batch_size // ranks, ranks), lengths).reshape(-1, batch_size)
-    if len(leftover) and not drop_remainder:
+    if len(leftover):
         rows = np.concatenate([rows, np.append(leftover, np.full(batch_size - len(leftover), -1))[None]])
     return rows
 

@@ -1,12 +1,13 @@
 """Prefetching of an iterator in a thread."""
 
 import contextlib
-import queue
-import threading
+from collections import deque
 from collections.abc import Generator, Iterator
-from typing import TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
+_END: Any = object()
 
 
 @contextlib.contextmanager
@@ -16,46 +17,21 @@ def read_ahead(items: Generator[Item], places: int) -> Iterator[Iterator[Item]]:
     An error of `items` is raised where its item would have come. The context always closes `items` at its end.
 
     Args:
-        places: size of the buffer; 0 yields `items` itself, without a thread.
+        places: items that wait while another one is made; 0 yields `items` itself, without a thread.
     """
-    if not places:
-        with contextlib.closing(items):
+    with contextlib.closing(items):
+        if not places:
             yield items
-        return
-    buffer: queue.Queue[tuple[Item] | BaseException] = queue.Queue(places)  # an item alone may be an exception
-    stopped = threading.Event()
+            return
+        with ThreadPoolExecutor(1, "read_ahead") as thread:
+            pending = deque(thread.submit(next, items, _END) for _ in range(places + 1))
 
-    def put(entry: tuple[Item] | BaseException) -> None:
-        while not stopped.is_set():
-            with contextlib.suppress(queue.Full):
-                buffer.put(entry, timeout=0.1)
-                return
+            def consume() -> Iterator[Item]:
+                while (item := pending.popleft().result()) is not _END:
+                    pending.append(thread.submit(next, items, _END))
+                    yield item
 
-    def produce() -> None:
-        with contextlib.closing(items):
             try:
-                for item in items:
-                    put((item,))
-                    if stopped.is_set():
-                        return
-            except BaseException as error:  # raised again in the consumer, whatever it is
-                put(error)
-            else:
-                put(StopIteration())
-
-    def consume() -> Iterator[Item]:
-        while True:
-            entry = buffer.get()
-            if isinstance(entry, StopIteration):
-                return
-            if isinstance(entry, BaseException):
-                raise entry
-            yield entry[0]
-
-    thread = threading.Thread(target=produce, name="read_ahead", daemon=True)
-    thread.start()
-    try:
-        yield consume()
-    finally:
-        stopped.set()
-        thread.join()
+                yield consume()
+            finally:
+                thread.shutdown(cancel_futures=True)

@@ -62,10 +62,7 @@ def read_tfrecord(path: Path, schema: Path | None = None) -> Features:
     if not real.any():
         raise DataError(f"{path} has no example: is_real_example is 0 in all its {len(real):,} records")
     if (without_tokens := np.flatnonzero(real & ~columns["input_mask"].any(1))).size:
-        raise DataError(
-            f"{path}: record {without_tokens[0] + 1} has no token, its input_mask is 0 throughout; set its "
-            "is_real_example to 0"
-        )
+        raise DataError(f"{path}: record {without_tokens[0] + 1} has no token: its input_mask is 0 throughout")
     columns = {name: values[real] for name, values in columns.items()}
     targets = columns.pop("label_ids")[:, 0]
     mask = columns["input_mask"] != 0

@@ -22,7 +22,6 @@ from src.data.mindrecord_file import FORBIDDEN, MindRecordFile, too_many
 from src.data.row_reader import checksums_of
 
 logger = logging.getLogger(__name__)
-INDEX_PATH_BYTES = 512  # SQLite's limit of the path to a .db
 INDEX_BYTES = 64  # bytes of each row in the .db, which is written last
 SPARE_BYTES = 16 << 20  # MindSpore crashes when a disk is full; its own check leaves only 10 MB
 
@@ -97,7 +96,7 @@ class RecordWriter(contextlib.AbstractContextManager):
         self._checksums: list[np.ndarray] = []
         self._arrays: dict[str, np.ndarray] = {}
         self._files: list[MindRecordFile] = []
-        self._folder = unfinished_folder(self.path)
+        self._folder = self.path.with_name(f"unfinished-{self.path.stem}")  # holds the files until all are complete
         self._lock: int | None = None
 
     def __enter__(self) -> Self:
@@ -204,10 +203,7 @@ class RecordWriter(contextlib.AbstractContextManager):
 
     def _finish(self) -> None:
         if self.rows < len(self._files):
-            raise DataError(
-                f"{self.path}: {self.rows} examples cannot fill {len(self._files)} files; "
-                "give more text or a smaller output_file_num"
-            )
+            raise DataError(f"{self.path}: {self.rows} examples cannot fill {len(self._files)} files (output_file_num)")
         for record_file in self._files if self.file_num else self._files[-1:]:
             record_file.commit()
         file_names = [self._name(index, len(self._files)) for index in range(len(self._files))]
@@ -268,23 +264,7 @@ def check_record_path(path: str | Path) -> Path:
     """Return the path of a new set; raise DataError if MindSpore or SQLite cannot write there."""
     path = Path(path)
     if path.suffix != SUFFIX or (path.exists() and not path.is_file()):
-        raise DataError(
-            f"the output file is {str(path)!r}, allowed is DIR/NAME{SUFFIX} that is no existing folder or device"
-        )
-    size = len(os.fsencode(unfinished_folder(path).absolute() / f"{path.name}999.db-journal"))
-    if size > INDEX_PATH_BYTES:
-        raise DataError(
-            f"the path of the output file {str(path)!r} is too long: its temporary files have {size} bytes in theirs; "
-            f"shorten it to at most {INDEX_PATH_BYTES}"
-        )
+        raise DataError(f"the output file is {str(path)!r}, allowed is DIR/NAME{SUFFIX} that is no folder or device")
     if forbidden := sorted(set(path.name) & set(FORBIDDEN)):
-        raise DataError(
-            f"the output file {str(path)!r} has {' '.join(forbidden)} in its name, which MindRecord does not allow; "
-            "give another name"
-        )
+        raise DataError(f"the name of the output {str(path)!r} has {' '.join(forbidden)}, which MindRecord refuses")
     return path
-
-
-def unfinished_folder(path: Path) -> Path:
-    """Return the temporary folder that holds the files of a set until all are complete."""
-    return path.with_name(f"unfinished-{path.stem}")

@@ -38,7 +38,7 @@ class RowReader:
     def __init__(self, records: RecordSet) -> None:
         self.files = records.files
         self.columns = dict(sorted(records.columns.items()))
-        self.checksums = records.checksums
+        self.checksums = records.array("checksums")
         spans = [_spans(file) for file in self.files]
         self.first_rows = np.cumsum([0, *map(len, spans)])
         self.spans = np.concatenate(spans)

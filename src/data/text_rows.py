@@ -13,35 +13,22 @@ from src.data.packing import TEXT_COLUMNS
 from src.tokenization import FullTokenizer
 
 
-def encode_pairs(
-    texts_a: Sequence[str], texts_b: Sequence[str], tokenizer: FullTokenizer, max_seq_length: int
-) -> tuple[dict[str, Ragged], np.ndarray]:
-    """Encode one or two texts per row.
-
-    A text that is too long loses tokens at its end; of a pair, the longer one, or the second if both are equally long
-    (google's _truncate_seq_pair).
-
-    Args:
-        texts_b: second texts; one without tokens means that the row has a single text.
-        max_seq_length: maximum tokens of a row, at least 3.
-
-    Returns:
-        Columns input_ids, input_mask and segment_ids, int32, without padding; truncated, (rows,) bool.
-    """
-    values, truncated, _ = encode_windows(texts_a, texts_b, tokenizer, max_seq_length, 0)
-    return values, truncated
-
-
 def encode_windows(
-    texts_a: Sequence[str], texts_b: Sequence[str], tokenizer: FullTokenizer, max_seq_length: int, window_stride: int
+    texts_a: Sequence[str],
+    texts_b: Sequence[str],
+    tokenizer: FullTokenizer,
+    max_seq_length: int,
+    window_stride: int = 0,
 ) -> tuple[dict[str, Ragged], np.ndarray, np.ndarray]:
     """Encode one or two texts in one row or, if they are too long for it, in several.
 
     Args:
-        texts_a, texts_b, max_seq_length: as in encode_pairs.
+        texts_b: second texts; one without tokens means that the row has a single text.
+        max_seq_length: maximum tokens of a row, at least 3.
         window_stride: stride in tokens between consecutive windows of a text, at most a window's tokens; of a pair the
             longer text has windows, and each has the shorter one beside it, truncated to half of the room. 0: a single
-            row, truncated as in encode_pairs.
+            row. A text that is too long for that loses tokens at its end; of a pair, the longer one, or the second if
+            both are equally long (google's _truncate_seq_pair).
 
     Returns:
         Columns input_ids, input_mask and segment_ids, int32, without padding; truncated, (texts,) bool; the index of

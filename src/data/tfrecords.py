@@ -73,10 +73,7 @@ def find_schema(schema_dir: str | Path) -> Path | None:
 
 
 def _damage(path: Path, record: int) -> DataError:
-    return DataError(
-        f"{path} is not a TFRecord file, or is damaged or cut off: the length or checksum of record {record} (from 0) "
-        "is wrong; fetch the file again"
-    )
+    return DataError(f"{path} is not a TFRecord file, or is damaged at record {record} (from 0); fetch it again")
 
 
 def _checksum(content: bytes) -> int:

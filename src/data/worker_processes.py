@@ -49,9 +49,7 @@ class WorkerProcess:
             finally:
                 self.receiving.release()
         except (EOFError, OSError) as lost:
-            raise UserError(
-                "a worker process ended without a result, perhaps for lack of memory; give a smaller num_workers"
-            ) from lost
+            raise UserError("a worker process ended without a result; if memory is short, lower num_workers") from lost
         if error is not None:
             raise error
         return result

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from model_utils.errors import DataError
+from model_utils.facts import flatten
 from src.albert_config import AlbertConfig
 from src.data.batches import FeatureDataset, check_ids
 from src.pretraining_data.tfrecord_batches import TFRecordDataset
 from src.tokenization import FullTokenizer, build_tokenizer, open_tokenizer
 
 logger = logging.getLogger(__name__)
-PAIRS = "random_next_sentence"  # the setting that determines the meaning of next_sentence_labels
+SHARED = ("vocab_sha256", "do_lower_case", "settings.random_next_sentence")  # what data of one model has in common
 IDENTITY = ("task", "max_seq_length", "max_predictions_per_seq", "vocab_sha256", "vocab_size", "rows", "files")
 
 
@@ -63,50 +64,35 @@ class PretrainingData:
             folder = Path(self.data_dir)
             file = (folder if folder.is_dir() else folder.parent) / self.facts.get("vocab_file", "")
             if not file.is_file():
-                logger.info(
-                    f"the vocabulary {self.facts.get('vocab_file', '')} is not in the data folder and so not copied to "
-                    "the checkpoints; name it in spm_model_file or vocab_file"
-                )
+                logger.info("checkpoints get no vocabulary: none is in the data folder, or named (spm_model_file)")
                 return None
             tokenizer = open_tokenizer(file, lower_case)
         made_with = self.facts.get("vocab_sha256", tokenizer.sha256)
         if tokenizer.sha256 != made_with:
-            raise DataError(
-                f"the vocabulary {tokenizer.file} (sha256 {tokenizer.sha256}) is not the one that made "
-                f"{self.data_dir}; give {self.facts['vocab_file']} (sha256 {made_with})"
-            )
+            raise DataError(f"{self.data_dir} was not made with {tokenizer.file}; give its {self.facts['vocab_file']}")
         return tokenizer
 
     def check_vocabulary(self, others: dict[str, Any], owner: object) -> None:
         """Raise DataError if another manifest, of `owner`, has a different vocabulary or kind of sentence pairs."""
-        for key, name in (("vocab_sha256", "sha256"), ("do_lower_case", "do_lower_case")):
-            value = self.facts.get(key)
-            other_value = others.get(key, value)
+        own_entries = flatten(self.facts)
+        other_entries = flatten(others)
+        for key in SHARED:
+            value = own_entries.get(key)
+            other_value = other_entries.get(key, value)
             if value is not None and value != other_value:
                 raise DataError(
-                    f"{self.data_dir} was made with the vocabulary {self.facts['vocab_file']} ({name} {value}), "
-                    f"{owner} with another one ({name} {other_value}): make both with the same"
+                    f"{self.data_dir} was made with {key} {value}, {owner} with {other_value}: make both with the same "
+                    f"settings and vocabulary ({self.facts['vocab_file']})"
                 )
-        pairs = self.facts.get("settings", {}).get(PAIRS)
-        other_pairs = others.get("settings", {}).get(PAIRS)
-        if pairs is not None and other_pairs is not None and pairs != other_pairs:
-            raise DataError(
-                f"{self.data_dir} was made with {PAIRS} {pairs}, {owner} with {other_pairs}: make both with the same"
-            )
 
     def check_fits(self, architecture: AlbertConfig) -> None:
         """Raise DataError if the examples have more positions or segments than the model."""
         length = self.facts["max_seq_length"]
         positions = architecture.max_position_embeddings
         if length > positions and not architecture.use_relative_positions:
-            raise DataError(
-                f"{self.data_dir}: max_seq_length of the examples is {length}, more than the model's "
-                f"max_position_embeddings, {positions}; make shorter examples"
-            )
+            raise DataError(f"{self.data_dir}: max_seq_length is {length}, max_position_embeddings only {positions}")
         if architecture.type_vocab_size < 2:
-            raise DataError(
-                f"{self.data_dir}: the examples are pairs of texts, but the model's type_vocab_size is 1: needed is 2"
-            )
+            raise DataError(f"{self.data_dir} holds pairs of texts: the model's type_vocab_size is 1, needed is 2")
         self._vocab_size = architecture.vocab_size
 
     def width_shares(self) -> list[tuple[int, float]]:

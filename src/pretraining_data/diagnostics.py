@@ -42,12 +42,9 @@ class LetterTable:
 
     def __init__(self, tokenizer: FullTokenizer) -> None:
         tokens = [tokenizer.inv_vocab[index] for index in range(tokenizer.vocab_size)]
-        if tokenizer.is_sentencepiece:
-            self.starts = np.array([token.startswith(WORD_START) for token in tokens])
-            plain = [token.removeprefix(WORD_START) for token in tokens]
-        else:
-            self.starts = np.array([not token.startswith("##") for token in tokens])
-            plain = [token.removeprefix("##") for token in tokens]
+        mark = WORD_START if tokenizer.is_sentencepiece else "##"  # of a word's begin, or of a piece inside a word
+        self.starts = np.array([token.startswith(mark) == tokenizer.is_sentencepiece for token in tokens])
+        plain = [token.removeprefix(mark) for token in tokens]
         self.letters = np.array([not text or _is_letter(text) for text in plain])
         self.unk_id = tokenizer.unk_id
 

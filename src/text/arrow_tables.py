@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from model_utils.errors import DataError, first_few, shorten_text
+from model_utils.errors import DataError, first_few
 from model_utils.files import open_file
 from model_utils.json_files import FileName, Schema, parse_json, read_json
-from src.text.cell_values import NumberedRows, index_of, joined_texts, text_of, without_midnight
+from src.text.cell_values import NumberedRows, index_of, joined_texts, reading_errors, text_of, without_midnight
 from src.utils import check_unpacked
 
 ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
@@ -100,39 +100,29 @@ def _files_of(path: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[tuple[Any, Iterator[Any]]]:
-    """Provide the schema and the record batches of a file; turn any error that a damaged file causes into DataError."""
+    """Provide the schema and the record batches of a file."""
     try:
         from pyarrow import ipc, parquet
     except ImportError as error:
-        raise DataError(
-            f"{path} is read by pyarrow, which cannot be imported here ({error}): pip install -r requirements-arrow.txt"
-        ) from error
-    try:
-        with open_file(path) as file:
-            beginning = file.read(8)
-            check_unpacked(beginning, path)
-            if beginning.startswith(b"PAR1"):
-                table = parquet.ParquetFile(file, page_checksum_verification=True)
-                yield table.schema_arrow, table.iter_batches(BATCH_ROWS, use_threads=False)
-            elif beginning.startswith(b"ARROW1"):
-                reader = ipc.open_file(file)
-                yield reader.schema, map(reader.get_batch, range(reader.num_record_batches))
-            else:
-                # A stream that is cut between two batches lacks its end alone: pyarrow would read it with rows lost.
-                content = os.fstat(file.fileno()).st_size - len(_END_OF_STREAM)
-                file.seek(max(0, content))
-                if file.read() != _END_OF_STREAM:
-                    raise DataError(f"{path} is not a Parquet or Arrow file, or is cut short; copy or write it again")
-                file.seek(0)
-                stream = ipc.open_stream(file)
-                yield stream.schema, stream
-    except DataError:
-        raise
-    except Exception as error:
-        if isinstance(error, OSError) and error.strerror:
-            raise DataError(f"{path} cannot be read: {error.strerror}") from error
-        reason = shorten_text(" ".join(str(error).split()), 200)
-        raise DataError(f"{path} is damaged or cut short ({reason}); copy or write it again") from error
+        raise DataError(f"{path} needs pyarrow ({error}): pip install -r requirements-arrow.txt") from error
+    with reading_errors(path, "a Parquet or Arrow file"), open_file(path) as file:
+        beginning = file.read(8)
+        check_unpacked(beginning, path)
+        if beginning.startswith(b"PAR1"):
+            table = parquet.ParquetFile(file, page_checksum_verification=True)
+            yield table.schema_arrow, table.iter_batches(BATCH_ROWS, use_threads=False)
+        elif beginning.startswith(b"ARROW1"):
+            reader = ipc.open_file(file)
+            yield reader.schema, map(reader.get_batch, range(reader.num_record_batches))
+        else:
+            # A stream that is cut between two batches lacks its end alone: pyarrow would read it with rows lost.
+            content = os.fstat(file.fileno()).st_size - len(_END_OF_STREAM)
+            file.seek(max(0, content))
+            if file.read() != _END_OF_STREAM:
+                raise ValueError("its end is missing")
+            file.seek(0)
+            stream = ipc.open_stream(file)
+            yield stream.schema, stream
 
 
 def _class_names(schema: Any) -> dict[str, Sequence[str]]:

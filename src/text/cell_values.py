@@ -1,14 +1,30 @@
-"""Values of cells as texts, alike for workbooks, JSON and Arrow."""
+"""Values of cells as texts, and errors of damaged files, alike for workbooks, JSON and Arrow."""
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from datetime import datetime, time
+from pathlib import Path
 from typing import Any
 
-from model_utils.errors import DataError, shorten
+from model_utils.errors import DataError, shorten, shorten_text
 
 Row = list[str] | list[str | None]  # None: the value is not text, a number or a boolean
 NumberedRows = Iterator[tuple[int, Row]]
 LONGEST_NUMBER = 9  # digits of a column's number; int() refuses more than 4,300
+
+
+@contextlib.contextmanager
+def reading_errors(path: Path, form: str) -> Iterator[None]:
+    """Turn any error that a damaged file causes in the library that reads it into a DataError."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.strerror:
+            raise DataError(f"{path} cannot be read: {error.strerror}") from error
+        reason = shorten_text(" ".join(str(error).split()), 200)
+        raise DataError(f"{path} is damaged, locked or not {form} ({reason}); save or copy it again") from error
 
 
 def text_of(value: Any) -> str | None:

@@ -18,7 +18,6 @@ Memory holds one document. A document ends after the paragraph that makes it lon
 joined paragraph ends at the sentence before it exceeds MAX_PARAGRAPH_CHARACTERS.
 """
 
-import errno
 import glob
 import html
 import itertools
@@ -96,9 +95,7 @@ def expand_glob(pattern: str) -> list[Path]:
     for name in names:
         matches = _match(name)
         if not matches:
-            raise DataError(
-                f"no file matches {shorten(name)}; give paths or glob patterns, in quotes and separated by commas"
-            )
+            raise DataError(f"no file matches {shorten(name)}; give paths or glob patterns, separated by commas")
         for path in matches:
             try:
                 str(path).encode()
@@ -139,8 +136,10 @@ def iter_documents(path: str | Path, text_key: str = "text") -> Iterator[list[st
     first_line = next((line.strip() for line in head if line), "")
     indented_lines = itertools.chain(head, stream)
     lines = map(str.strip, indented_lines)
-    if fault := _format_fault(first_line, head):
-        raise DataError(f"{path} {fault}, or exclude the file from the pattern")
+    if _MARKUP.match(first_line):
+        raise DataError(f"{path} is XML or HTML: extract its text first (of a Wikipedia dump with WikiExtractor)")
+    if any("\0" in line for line in head):
+        raise DataError(f"{path} has NUL characters, as UTF-16 has: convert it to UTF-8 (for instance with iconv)")
     if _DOC_START.match(first_line):
         yield from _collect(_wikiextractor_units(lines))
     elif _is_json(first_line) or _JSON.match("\n".join(head)):
@@ -171,18 +170,10 @@ def split_sentences(text: str) -> list[str]:
 
 def _match(pattern: str) -> list[Path]:
     """Return all files of one path, folder or glob pattern."""
-    if "\0" in pattern:  # glob would raise ValueError
-        return []
-    literal = Path(pattern)
-    exists = False
-    try:
-        exists = literal.exists()
-    except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:  # a long comma-separated list is not a path
-            raise
-    candidates = [literal] if exists else [Path(name) for name in glob.glob(pattern, recursive=True)]  # noqa: PTH207 - absolute
+    exists = os.path.exists(pattern)  # noqa: PTH110 - Path.exists() raises OSError for a list that is too long for a name
+    names = [pattern] if exists else glob.glob(pattern, recursive=True)  # noqa: PTH207 - absolute
     files: list[Path] = []
-    for path in candidates:
+    for path in map(Path, names):
         if path.is_dir():
             files += _files_below(path)
         elif path.exists() and not path.is_file():
@@ -212,17 +203,6 @@ def _files_below(folder: Path) -> Iterator[Path]:
 def _strip_line(line: str) -> str:
     """Strip white space from a line, but keep the indentation that begins a Chinese paragraph."""
     return line.rstrip() if _INDENTED.match(line) else line.strip()
-
-
-def _format_fault(first_line: str, head: list[str]) -> str:
-    """Return the end of an error message if a file that begins with these lines is not text, otherwise ""."""
-    if _MARKUP.match(first_line):
-        return "is XML or HTML: extract its text first (of a Wikipedia dump with WikiExtractor)"
-    if any("\0" in line for line in head):
-        return "has NUL characters, as UTF-16 has: convert it to UTF-8 (for instance with iconv)"
-    if len(head) == 1 and "\r" in first_line:
-        return "has lines that end with a carriage return alone: end them with a line feed (tr '\\r' '\\n')"
-    return ""
 
 
 def _take(lines: Iterator[str], characters: int) -> list[str]:
