@@ -237,8 +237,7 @@ def check_network(contents: Checkpoint, architecture: AlbertConfig) -> None:
         trained = contents.loop_state.get(ARCHITECTURE, {}).get(key, value)
         if trained != value and key not in TRAINING_KEYS:
             raise CheckpointError(
-                f"{contents.path} was trained with {key} {shorten(trained)}, here it is {value!r}: "
-                f"leave out albert_cfg.{key}"
+                f"{contents.path} was trained with {key} {shorten(trained)}: leave out albert_cfg.{key}"
             )
 
 
