@@ -16,7 +16,7 @@ from src.albert_config import AlbertConfig
 from src.data.feature_cache import Features
 from src.data.feature_files import Column
 from src.data.length_buckets import graded_widths, power_of_two
-from src.data.packing import TEXT_COLUMNS, pack_texts
+from src.data.packing import TEXT_COLUMNS, Packing
 from src.finetune_eval_model import PackedNetwork
 from src.tasks.task_info import TaskInfo
 from src.training.flops import forward_flops
@@ -46,7 +46,7 @@ class NetworkBatches:
         self.task_info = task_info
         self.texts_per_row = texts_per_row
         self._tokens = tokens
-        self._announced: set[tuple[int, ...]] = set()
+        self._compiled: set[tuple[int, ...]] = set()
 
     def batches(self, features: Features) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
         """Yield row indices (B,), with -1 for filler rows, and the network's inputs; every row appears once."""
@@ -67,10 +67,10 @@ class NetworkBatches:
         shortest, longest = self.task_info.shortest_row, self.task_info.max_seq_length
         return self.texts_per_row * graded_widths(-(-lengths // self.texts_per_row), shortest, longest)
 
-    def announce(self, shape: tuple[int, ...], meaning: str) -> None:
-        """Log that the network will be compiled, if this shape is new to it."""
-        if not self.network.portable and shape not in self._announced:
-            self._announced.add(shape)
+    def note_shape(self, shape: tuple[int, ...], meaning: str) -> None:
+        """Note that the network is compiled for this shape, and log that if it is new."""
+        if not self.network.portable and shape not in self._compiled:
+            self._compiled.add(shape)
             logger.info(f"compiling the network for batches of {meaning}")
 
 
@@ -87,7 +87,7 @@ class PaddedBatches(NetworkBatches):
             rows, order = np.split(order, [max_rows])
             if not self.network.portable:
                 rows = _filled_up(rows, min(max_rows, power_of_two(len(rows))))
-            self.announce((len(rows), width), f"{len(rows)} rows of {width} tokens")
+            self.note_shape((len(rows), width), f"{len(rows)} rows of {width} tokens")
             yield rows, [_padded(features, name, rows, width) for name in self.network.input_columns]
 
 
@@ -101,12 +101,11 @@ class PackedBatches(NetworkBatches):
     def __init__(self, network: PackedNetwork, architecture: AlbertConfig, *others: Any) -> None:
         super().__init__(network, architecture, *others)
         self._compilation_tokens = COMPILATION / forward_flops(architecture, 1, 1)
-        self._compiled: set[tuple[int, ...]] = set()
         self._wasted_tokens: Counter[tuple[int, ...]] = Counter()  # by the shape that was rounded up
 
     def batches(self, features: Features) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
-        ids, segments, lengths = _texts(features, self.texts_per_row)
-        tokens = lengths.reshape(-1, self.texts_per_row).sum(1)
+        mask = features.values["input_mask"]
+        tokens = np.add.reduceat(mask.values, np.cumsum(mask.counts) - mask.counts)
         width = int(self.widths(features.values["input_ids"].counts).max())
         max_tokens = self.tokens_at_once(width)
         row_groups = even_parts(tokens, max_tokens, self._max_rows(max_tokens, width))
@@ -114,14 +113,12 @@ class PackedBatches(NetworkBatches):
         widths = tuple(column.width for column in further if not column.per_token)  # such as masked positions
         shape = self._shape(tokens, row_groups, width, max_tokens, widths)
         size, row_count, row_width = shape[:3]
-        self.announce(shape, f"{size} tokens" + "".join(f", {positions} positions per text" for positions in widths))
-        ends = np.cumsum(lengths)
+        self.note_shape(shape, f"{size} tokens" + "".join(f", {positions} positions per text" for positions in widths))
+        packing = Packing(self.texts_per_row, row_width)
         for row_group in row_groups:
-            texts = (self.texts_per_row * row_group[:, None] + np.arange(self.texts_per_row)).ravel()
-            entries = np.concatenate([np.arange(ends[text] - lengths[text], ends[text]) for text in texts])
-            text_count = self.texts_per_row * row_count
-            packed = pack_texts(ids[entries], segments[entries], lengths[texts], text_count, size, row_width)
             rows = _filled_up(row_group, row_count)
+            columns = {name: _padded(features, name, rows, width) for name in TEXT_COLUMNS}
+            packed = packing.pack(columns, rows >= 0, size)
             further_inputs = [_padded(features, name, rows, row_width) for name in self.network.further_columns]
             yield rows, [*packed.values(), *further_inputs]
 
@@ -158,7 +155,6 @@ class PackedBatches(NetworkBatches):
             self._wasted_tokens[shape] += len(row_groups) * (best[0] - size)
             if self._wasted_tokens[shape] <= self._compilation_tokens or len(self._compiled) >= MOST_SHAPES:
                 return best
-        self._compiled.add(shape)
         return shape
 
 
@@ -181,21 +177,6 @@ def even_parts(tokens: np.ndarray, max_tokens: int, max_rows: int) -> list[np.nd
         if len(groups) == len(tokens) or (max(sizes)[0] <= max_tokens and max(map(len, groups)) <= max_rows):
             return [np.sort(group) for group in groups]
         group_count += 1 + group_count // 100
-
-
-def _texts(features: Features, texts_per_row: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return token and segment ids of all texts, concatenated (tokens,), and the length of each text (rows * C,).
-
-    Several texts are interleaved in a row: entry t * C + c is token t of text c, or padding.
-    """
-    ids, mask, segments = (features.values[name] for name in TEXT_COLUMNS)
-    rows = np.repeat(np.arange(len(ids.counts)), ids.counts)
-    entries = np.arange(len(ids.values)) - np.repeat(np.cumsum(ids.counts) - ids.counts, ids.counts)
-    text = rows * texts_per_row + entries % texts_per_row
-    order = np.argsort(text, kind="stable")
-    order = order[mask.values[order] == 1]
-    lengths = np.bincount(text[order], minlength=texts_per_row * len(ids.counts))
-    return ids.values[order], segments.values[order], lengths
 
 
 def _padded(features: Features, name: str, rows: np.ndarray, width: int) -> np.ndarray:

@@ -103,8 +103,8 @@ class Predictor:
 
         A record that cannot be answered gets {"error": sentence}. The answer to a truncated text has truncated: true.
         """
-        answers: list[Record] = [{} for _ in records]
-        for group in self._groups(self._read(records, answers)):
+        items, answers = self._read(records)
+        for group in self._groups(items):
             for (index, _), answer in zip(group, self._answer([item for _, item in group]), strict=True):
                 answers[index] = answer
         return answers
@@ -114,18 +114,20 @@ class Predictor:
 
         Earlier sizes decide about later ones, and these about the last digits of answers.
         """
-        for group in self._groups(self._read(records, [{} for _ in records])):
+        items, _ = self._read(records)
+        for group in self._groups(items):
             next(self._batches.batches(self._answerer.features([item for _, item in group])))
 
-    def _read(self, records: Sequence[Record], answers: list[Record]) -> list[tuple[int, Any]]:
-        """Return (index, item of the answerer) of the records that can be answered; write errors of others."""
+    def _read(self, records: Sequence[Record]) -> tuple[list[tuple[int, Any]], list[Record]]:
+        """Return (index, item of the answerer) of all records that can be answered, and answers with others' errors."""
         items = []
+        answers: list[Record] = [{} for _ in records]
         for index, record in enumerate(records):
             try:
                 items.append((index, self._answerer.read(record)))
             except DataError as error:
                 answers[index] = {"error": str(error)}
-        return items
+        return items, answers
 
     def _groups(self, items: list[tuple[int, Any]]) -> Iterator[list[tuple[int, Any]]]:
         """Yield consecutive items in groups within _RECORDS_AT_ONCE and _OUTPUTS_AT_ONCE."""
