@@ -15,7 +15,7 @@ from model_utils.files import write_json
 from model_utils.json_files import read_object
 from model_utils.memory import available_memory
 from model_utils.option_values import rules_of
-from model_utils.schema import ANY, Config, option, unknown_key, with_default
+from model_utils.schema import ANY, Config, option, with_default
 
 LENGTH = 65_536  # largest number of tokens of a row
 WIDTH = 65_536  # largest width of a layer
@@ -23,12 +23,7 @@ COMPUTE_TYPES = ("float32", "float16", "bfloat16")
 CONFIG_FILES = ("albert_config.json", "config.json")  # google's and this project's name; Hugging Face's name
 RUN_KEYS = {"compute_type", "recompute", "backend"}
 # Keys that are not in transformers' ALBERT.
-OWN_KEYS = RUN_KEYS | {
-    "share_parameters",
-    "embedding_projection",
-    "use_relative_positions",
-    "max_relative_position",
-}
+OWN_KEYS = RUN_KEYS | {"share_parameters", "embedding_projection", "use_relative_positions", "max_relative_position"}
 # Keys that do not change the output of a trained network.
 TRAINING_KEYS = {"hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob", "initializer_range"}
 AUTO = "auto"
@@ -44,16 +39,6 @@ FIXED_KEYS = {
 MODEL_TYPES = ("albert", "bert")  # of transformers
 # What a BERT is as an ALBERT: layers of their own, and embeddings as wide as hidden states.
 BERT = {"share_parameters": "none", "embedding_projection": False}
-# Keys of published files that change neither weights nor results; no released ALBERT code reads the pooler_* keys.
-UNUSED_KEYS = frozenset(
-    """
-    directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
-    down_scale_factor gap_size num_memory_blocks
-    _name_or_path architectures bos_token_id chunk_size_feed_forward dtype eos_token_id finetuning_task id2label
-    is_decoder label2id add_cross_attention output_attentions output_hidden_states output_past pad_token_id
-    problem_type return_dict torch_dtype torchscript transformers_version use_cache
-    """.split()
-)
 
 
 class AlbertConfig(Config):
@@ -109,17 +94,12 @@ class AlbertConfig(Config):
                 f"hidden_size is {self.hidden_size} and num_attention_heads is {self.num_attention_heads}: "
                 "the heads must divide the size"
             )
-        if self.num_hidden_groups > self.num_hidden_layers:
+        most_groups = 1 if self.share_parameters == "none" else self.num_hidden_layers
+        if self.num_hidden_groups > most_groups:
             raise ConfigError(
-                f"num_hidden_groups is {self.num_hidden_groups}, allowed are 1 to num_hidden_layers "
-                f"({self.num_hidden_layers})"
+                f"num_hidden_groups is {self.num_hidden_groups}, allowed are 1 to {most_groups} with num_hidden_layers "
+                f"{self.num_hidden_layers} and share_parameters {self.share_parameters}"
             )
-        if self.share_parameters == "none" and self.num_hidden_groups != 1:
-            raise ConfigError(
-                f"num_hidden_groups is {self.num_hidden_groups}, but layers of a group share nothing with "
-                "share_parameters none: leave it at 1"
-            )
-
         if not self.embedding_projection and self.embedding_size != self.hidden_size:
             raise ConfigError(
                 f"embedding_size is {self.embedding_size} and hidden_size is {self.hidden_size}, which must be equal "
@@ -141,17 +121,16 @@ class AlbertConfig(Config):
 
         Raises:
             CheckpointError: the file is missing or damaged, or its network is not supported.
+            ConfigError: the network exceeds the memory.
         """
-        return cls.from_values(read_object(Path(path), CheckpointError), path)
+        config = cls.from_values(read_object(Path(path), CheckpointError), path)
+        check_memory(config)
+        return config
 
     @classmethod
     def from_values(cls, values: dict[str, Any], path: str | Path) -> Self:
         """Return the architecture from the content of such a file; `path` is for the errors, as in from_json."""
-        own_keys = cls.model_fields.keys() - RUN_KEYS
         for key, value in values.items():
-            # Hugging Face's files have keys of text generation and others, which transformers ignores, too.
-            if key not in own_keys | RUN_KEYS | UNUSED_KEYS | set(FIXED_KEYS) and "model_type" not in values:
-                raise CheckpointError(f"{path}: {unknown_key(key, sorted(own_keys))}")
             if FIXED_KEYS.get(key, value) != value:
                 raise CheckpointError(f"{path}: {key} is {shorten(value)}, only {FIXED_KEYS[key]!r} is supported")
         if values.get("model_type", "albert") not in MODEL_TYPES:
@@ -166,7 +145,7 @@ class AlbertConfig(Config):
         if values.get("model_type") == "bert":
             values = _from_bert(values)
         try:
-            return cls(**{key: value for key, value in values.items() if key in own_keys})
+            return cls(**{key: values[key] for key in cls.model_fields.keys() - RUN_KEYS if key in values})
         except ConfigError as error:
             raise CheckpointError(f"{path}: {error}") from None
 

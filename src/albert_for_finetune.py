@@ -9,7 +9,7 @@ import numpy as np
 from mindspore import Tensor, ops
 
 from src.albert_networks import Tensors, TrainingNetwork
-from src.finetune_eval_model import FORBIDDEN, gather_positions
+from src.finetune_eval_model import MASKED_LOGIT, gather_positions
 
 
 def binary_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ class AlbertForMultipleChoice(AlbertForSequenceClassification):
             has_tokens = texts[1][:, 0] > 0
         absent = 1.0 - ops.cast(has_tokens, ms.float32).reshape((-1, self.scores.num_choices))
         _, weights, dropout_key = further
-        return ((self.scores.head(*outputs, dropout_key) - FORBIDDEN * absent, weights),)
+        return ((self.scores.head(*outputs, dropout_key) - MASKED_LOGIT * absent, weights),)
 
 
 class AlbertForTokenClassification(AlbertForSequenceClassification):
@@ -119,7 +119,7 @@ class AlbertForQuestionAnswering(TrainingNetwork):
         start_logits, end_logits = self.scores.head(*outputs, dropout_key)
         if self.packed:
             absent = ops.cast(ops.equal(texts[-1], texts[0].shape[1] - 1), ms.float32)  # (B, L)
-            start_logits, end_logits = start_logits - FORBIDDEN * absent, end_logits - FORBIDDEN * absent
+            start_logits, end_logits = start_logits - MASKED_LOGIT * absent, end_logits - MASKED_LOGIT * absent
         return (start_logits, 0.5 * weights), (end_logits, 0.5 * weights)
 
     def label_losses(self, outputs: Tensors, texts: Tensors, further: Tensors) -> tuple[Tensor, Tensor]:

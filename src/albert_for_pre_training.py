@@ -12,15 +12,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from src.albert_config import AlbertConfig
 from src.albert_networks import ScoresNetwork, TrainingNetwork
 from src.data.packing import TEXT_COLUMNS
-from src.nn.layers import (
-    AddBias,
-    Dense,
-    LayerNorm,
-    bias_activation,
-    compute_dtype,
-    dense_product,
-    operand_dtype,
-)
+from src.nn.layers import AddBias, Dense, LayerNorm, bias_activation, compute_dtype, dense_product, operand_dtype
 from src.nn.losses import cross_entropy
 
 

@@ -152,12 +152,7 @@ class SelfAttention(Block):
         return (*projections, self.output.weight)
 
     def construct(
-        self,
-        x: Tensor,
-        matrices: tuple[Tensor, ...],
-        score_mask: Tensor,
-        dropout_key: Tensor,
-        rows_read: Tensor = None,
+        self, x: Tensor, matrices: tuple[Tensor, ...], score_mask: Tensor, dropout_key: Tensor, rows_read: Tensor = None
     ) -> Tensor:
         """Return (N, H), or of the rows_read (R,) int32 alone (R, H)."""
         biases = self.query.bias, self.key.bias, self.value.bias
@@ -218,9 +213,9 @@ class _Boundary(nn.Cell):
 def sharing_plan(config: AlbertConfig) -> list[tuple[int, int]]:
     """Return which parameters each layer uses: (attention set, feed-forward set).
 
-    Layer i belongs to group i * groups // layers, as in google's code but for its rounding of a few uncommon sizes
-    (GROUP_OF in src/conversion/convert.py). share_parameters says what a group shares:
-    all, the attention alone, the feed-forward network alone, or nothing (paper section 4.4, table 4).
+    Layer i belongs to group i * groups // layers; google's code rounds otherwise if groups have unequal sizes.
+    share_parameters says what a group shares: all, the attention alone, the feed-forward network alone, or nothing
+    (paper section 4.4, table 4).
     """
     plan = []
     for layer in range(config.num_hidden_layers):

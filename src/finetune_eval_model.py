@@ -16,7 +16,7 @@ from src.data.packing import PACKED_COLUMNS, TEXT_COLUMNS
 from src.nn.dropout import Dropout
 from src.nn.layers import AddBias, Dense, LayerNorm, Softmax, Spread, dense_product, sigmoid_tanh
 
-FORBIDDEN = 1e30  # subtracted from the logits of tokens that cannot be an answer (google's p_mask)
+MASKED_LOGIT = 1e30  # subtracted from the logits of tokens that cannot be an answer (google's p_mask)
 DROPOUT_SITE = 1001  # above all sites of the encoder
 
 
@@ -167,8 +167,8 @@ class SpanSearchScores(ScoresNetwork):
         self.top = ops.TopK(sorted=True)
 
     def mask(self, logits: Tensor, p_mask: Tensor) -> Tensor:
-        """Return logits with -FORBIDDEN at tokens that cannot be an answer; both arguments have the same shape."""
-        return logits * (1.0 - p_mask) - FORBIDDEN * p_mask
+        """Return logits with -MASKED_LOGIT at tokens that cannot be an answer; both arguments have the same shape."""
+        return logits * (1.0 - p_mask) - MASKED_LOGIT * p_mask
 
     def starts(self, sequence: Tensor, p_mask: Tensor) -> Tensor:
         """Return masked start logits (B, L) for sequence (B, L, H)."""

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from tokenize import TokenError
 from typing import Any, Self
 
 import numpy as np
@@ -23,18 +22,10 @@ from pydantic import model_validator
 
 from model_utils.backend import Backend
 from model_utils.device import ensure_device
-from model_utils.errors import CheckpointError, DataError, shorten
+from model_utils.errors import CheckpointError, DataError
 from model_utils.files import is_sealed, new_folder, sealed, write_atomically
-from model_utils.json_files import (
-    FileName,
-    Schema,
-    Sha256,
-    read_file,
-    read_json,
-    read_validated,
-    write_checked,
-)
-from src.albert_config import AlbertConfig, check_memory, find_config_file
+from model_utils.json_files import FileName, Schema, Sha256, read_file, read_json, read_validated, write_checked
+from src.albert_config import AlbertConfig, find_config_file
 from src.albert_model import has_initial_pooler
 from src.checkpoints.checkpoint_files import (
     ARCHITECTURE,
@@ -61,8 +52,6 @@ TOKENIZER_FILE = "tokenizer_config.json"
 TASK_FILE = "task.json"
 UNIGRAM_FILE = "unigram.npy"
 WEIGHT_STATE = ("step", "identity")  # keys of the loop's state that stay true outside the run: updates and data
-# Errors of numpy for a damaged file: its header is a Python expression with shape and type.
-UNREADABLE = (ValueError, EOFError, SyntaxError, TokenError, ArithmeticError, MemoryError)
 
 
 class TokenizerSchema(Schema):
@@ -126,11 +115,8 @@ class ModelFolder:
         folder = folder_of(path)
         file = find_config_file(path)
         if file is None:
-            raise CheckpointError(
-                f"no {ARCHITECTURE_FILE}, which says how to use them, lies beside the weights in {folder}"
-            )
+            raise CheckpointError(f"no {ARCHITECTURE_FILE} lies beside the weights in {folder}")
         architecture = AlbertConfig.from_json(file).replace(compute_type=compute_type, backend=backend)
-        check_memory(architecture)
         tokenizer = None
         if vocab_file or spm_model_file or os.path.lexists(folder / TOKENIZER_FILE):
             tokenizer = load_tokenizer(path, vocab_file, spm_model_file, do_lower_case)
@@ -199,9 +185,10 @@ class ModelFolder:
         Args:
             embeddings: use the backbone alone, whatever the weights were trained for.
         """
-        pretrained_task = "embeddings" if embeddings else "fill_mask"
-        task_info = None if embeddings else self.task_info
-        return (task_info or TaskInfo(task=pretrained_task)).fitted(self.architecture)
+        task_info = self.task_info or TaskInfo(task="fill_mask")
+        if embeddings:
+            task_info = TaskInfo(task="embeddings")
+        return task_info.fitted(self.architecture)
 
     def network(self, embeddings: bool = False, portable: bool = False) -> AnsweringNetwork:
         """Return the network of `usage` without dropout, and set up the device if that was not done yet.
@@ -214,8 +201,6 @@ class ModelFolder:
             DeviceError: the device cannot be set up.
         """
         ensure_device()
-        task_info = self.usage(embeddings)
-        spec = TASKS[task_info.task]
         modules = {name.partition(".")[0] for name in self.weights}
         if not embeddings and self.task_info is None and modules & {head.module for head in HEADS.values()}:
             raise CheckpointError(
@@ -227,6 +212,8 @@ class ModelFolder:
         architecture = self.architecture
         if portable:
             architecture = architecture.replace(backend=without_cpp(architecture.backend))
+        task_info = self.usage(embeddings)
+        spec = TASKS[task_info.task]
         scores = spec.scores(architecture, task_info)
         load_backbone(scores, self.loaded, spec.needed)
         return AnsweringNetwork(scores, portable)
@@ -265,8 +252,8 @@ def _save_tokenizer(folder: Path, tokenizer: FullTokenizer) -> None:
     for path, content in tokenizer.files(file).items():
         if not path.exists() or path.read_bytes() != content:
             write_atomically(path, partial(Path.write_bytes, data=content))
-    kind = "spm_model_file" if tokenizer.is_sentencepiece else "vocab_file"
-    described = {kind: file.name, "do_lower_case": tokenizer.do_lower_case, "vocab_sha256": tokenizer.sha256}
+    key = "spm_model_file" if tokenizer.is_sentencepiece else "vocab_file"
+    described = {key: file.name, "do_lower_case": tokenizer.do_lower_case, "vocab_sha256": tokenizer.sha256}
     write_checked(folder / TOKENIZER_FILE, described)
 
 
@@ -288,11 +275,11 @@ def load_tokenizer(
     folder = folder_of(weights)
     file = folder / TOKENIZER_FILE
     if not os.path.lexists(file):
-        if not vocab_file and not spm_model_file:
-            if weights.is_dir() and not list_checkpoints(weights):
-                raise no_checkpoint(weights)
-            raise _no_vocabulary(folder)
-        return build_tokenizer(vocab_file, spm_model_file, do_lower_case)
+        if vocab_file or spm_model_file:
+            return build_tokenizer(vocab_file, spm_model_file, do_lower_case)
+        if weights.is_dir() and not list_checkpoints(weights):
+            raise no_checkpoint(weights)
+        raise _no_vocabulary(folder)
     described = read_json(file, TokenizerSchema)
     if described.do_lower_case and not do_lower_case:
         raise DataError(f"do_lower_case is false, but {file} says that the weights were trained with lower-cased text")
@@ -311,17 +298,16 @@ def load_tokenizer(
 def read_task_info(weights: Path) -> TaskInfo | None:
     """Return the content of task.json beside weights (a checkpoint or its folder), or None if there is none."""
     file = folder_of(weights) / TASK_FILE
-    return _read_task_file(file) if os.path.lexists(file) else None
-
-
-def _read_task_file(file: Path) -> TaskInfo:
+    if not os.path.lexists(file):
+        return None
     return read_validated(file, partial(parse_task_info, origin=str(file)))
 
 
 def calibrate(folder: Path, calibration: Mapping[str, Any]) -> None:
     """Add settings that were fitted on a development split to the task.json in the folder of the weights."""
-    calibrated = _read_task_file(folder / TASK_FILE).model_copy(update=calibration)
-    write_checked(folder / TASK_FILE, calibrated.stated())
+    task_info = read_task_info(folder)
+    assert task_info
+    write_checked(folder / TASK_FILE, task_info.model_copy(update=calibration).stated())
 
 
 def read_counts(folder: Path, vocab_size: int) -> np.ndarray | None:
@@ -330,15 +316,9 @@ def read_counts(folder: Path, vocab_size: int) -> np.ndarray | None:
     if not os.path.lexists(file):
         return None
     content = read_file(file)
-    stream = io.BytesIO(content)
-    try:
-        counts = np.lib.format.read_array(stream, allow_pickle=False)
-        if stream.read() and not is_sealed(content):
-            raise ValueError("its contents do not match its checksum")
-    except UNREADABLE as error:
-        raise DataError(f"{file} is damaged: {shorten(str(error))}") from error
-    if counts.dtype.kind not in "iu" or (counts < 0).any():
-        raise DataError(f"{file} holds {counts.dtype}, or a number below 0: allowed are counts of tokens")
+    if not is_sealed(content):
+        raise DataError(f"{file} is damaged: it does not end with its checksum")
+    counts = np.load(io.BytesIO(content))
     if counts.shape != (vocab_size,):
         raise DataError(f"{file} has shape {counts.shape}, the model's vocabulary {vocab_size} tokens")
     return counts

@@ -112,12 +112,10 @@ def naming_files(source: str, first: int, second: int) -> dict[str, Any]:
         "added_tokens_decoder": {"tokenizer_config": {"added_tokens_decoder": by_id}},
         "tokenizer_json": {"tokenizer": {"added_tokens": tokens}},
         "added_tokens": {"added_tokens": {"[E1]": first, "[E2]": second}},
-        "special_tokens_map": {"special_tokens_map": {"additional_special_tokens": ["[E1]", {"content": "[E2]"}]}},
-        "extra_special_tokens": {"tokenizer_config": {"extra_special_tokens": {"1": "[E1]", "2": "[E2]"}}},
     }[source]
 
 
-SOURCES = ["added_tokens_decoder", "tokenizer_json", "added_tokens", "special_tokens_map", "extra_special_tokens"]
+SOURCES = ["added_tokens_decoder", "tokenizer_json", "added_tokens"]
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -135,8 +133,8 @@ def test_files_that_name_added_tokens(tmp_path: Path, vocabularies: dict[str, Pa
 def test_a_token_that_the_vocabulary_has(tmp_path: Path, vocabularies: dict[str, Path]) -> None:
     vocabulary = tmp_path / "vocab.txt"
     vocabulary.write_text(vocabularies["wordpiece"].read_text() + "[E1]\n")
-    names = {"additional_special_tokens": ["[E1]"]}
-    theirs = folder_with(tmp_path / "hf", vocabulary, len(WORDS) + 1, special_tokens_map=names)
+    names = {"added_tokens": [{"id": len(WORDS), "content": "[E1]", "special": True}]}
+    theirs = folder_with(tmp_path / "hf", vocabulary, len(WORDS) + 1, tokenizer=names)
     tokenizer = load_tokenizer(convert("hf", "mindspore", theirs, tmp_path / "ours"))
     assert tokenizer.tokenize("the [E1]a") == ["the", "[E1]", "a"] and tokenizer.vocab_size == len(WORDS) + 1
 

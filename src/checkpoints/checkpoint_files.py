@@ -14,11 +14,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
 import mindspore as ms
 import numpy as np
 from google.protobuf.message import DecodeError
+from google.protobuf.proto import parse_length_prefixed
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore.train.checkpoint_pb2 import Checkpoint as CheckpointProto
 from pydantic import Field
@@ -43,12 +44,10 @@ _TRAINING_STATE = re.compile(
 _ZERO_BETWEEN_UPDATES = re.compile(rf"accumulated(\..*|_metrics)|(.*\.)?{RowSquareSum.parameter_name}")
 _TRAILER = 17  # bytes: "crc_num" and the checksum in 10 bytes, big-endian
 _BLOCK = 1 << 24
-_MOST_ENTRIES = 20_000  # ten times those of the largest model with its optimizer; each takes 25 microseconds
-_VARINT_BYTES = 10  # protobuf's longest: 64 bits, 7 a byte
+_ENTRY_TAG = b"\n"  # protobuf's field 1 of a type with a length
 # Names in a file are free text to numpy, which would also take "f4,f4" and objects for types.
-_TENSOR_TYPES = {"bool", "float16", "float32", "float64"} | {
-    f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
-}
+_TENSOR_TYPES = {"bool", "float16", "float32", "float64", "int8", "int16", "int32", "int64"}
+_TENSOR_TYPES |= {"uint8", "uint16", "uint32", "uint64"}
 
 
 class BestSchema(Schema):
@@ -74,8 +73,8 @@ def checkpoint_path(folder: Path, step: int) -> Path:
 
 def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
     """Return (step, path) of every checkpoint in the folder, newest first."""
-    matches = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
-    return sorted(((int(match[1]), path) for match, path in matches if match), reverse=True)
+    steps = [(int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+    return sorted(steps, reverse=True)
 
 
 def folder_of(weights: Path) -> Path:
@@ -128,19 +127,15 @@ def verify(path: Path) -> bool:
     """Return True if the contents match the checksum, False if there is none; else raise CheckpointError."""
     try:
         with open_file(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size == 0:
-                raise CheckpointError(f"{path} is empty")
-            file.seek(max(size - _TRAILER, 0))
+            end = os.fstat(file.fileno()).st_size - _TRAILER
+            file.seek(max(end, 0))
             trailer = file.read()
-            if not trailer.startswith(b"crc_num") or len(trailer) != _TRAILER:
+            if end < 0 or not trailer.startswith(b"crc_num"):
                 return False
             file.seek(0)
             checksum = 0
-            remaining = size - _TRAILER
-            while block := file.read(min(_BLOCK, remaining)):  # empty, too, if the file is cut short meanwhile
-                checksum = binascii.crc32(block, checksum)
-                remaining -= len(block)
+            for position in range(0, end, _BLOCK):
+                checksum = binascii.crc32(file.read(min(_BLOCK, end - position)), checksum)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
     if checksum != int.from_bytes(trailer[7:], "big"):
@@ -151,31 +146,13 @@ def verify(path: Path) -> bool:
 def _entries(path: Path, end: int) -> Iterator[tuple[str, Any]]:
     """Yield (name, TensorProto) of every entry. The file is a sequence of protobuf fields 1: tag, length, bytes."""
     with path.open("rb") as file:
-        for _ in range(_MOST_ENTRIES):
-            if file.tell() == end:
-                return
-            tag = file.read(1)
-            length = _read_varint(file)
-            if tag != b"\n" or file.tell() + length > end:
-                raise CheckpointError(
-                    f"{path} is damaged or not a MindSpore checkpoint: byte {file.tell()} starts no entry"
-                )
-            entry = CheckpointProto.Value.FromString(file.read(length))
-            if not entry.HasField("tensor"):
-                raise CheckpointError(f"{path}: entry {shorten(entry.tag)} is not a tensor")
+        while file.tell() < end:
+            entry = None
+            if file.read(1) == _ENTRY_TAG:
+                entry = parse_length_prefixed(CheckpointProto.Value, file)
+            if entry is None or not entry.tag or not entry.HasField("tensor") or file.tell() > end:
+                raise ValueError(f"there is no tensor before byte {file.tell()}")
             yield entry.tag, entry.tensor
-    raise CheckpointError(f"{path} is damaged: it has more than {_MOST_ENTRIES:,} entries")
-
-
-def _read_varint(file: BinaryIO) -> int:
-    """Return protobuf's next number; ValueError if it does not end where the longest one would."""
-    value = 0
-    for index in range(_VARINT_BYTES):
-        byte = file.read(1)[0]
-        value |= (byte & 127) << 7 * index
-        if byte < 128:
-            return value
-    raise ValueError(f"the number before byte {file.tell()} has no end")
 
 
 def read_checkpoint(path: Path, only_weights: bool = False, has_checksum: bool = False) -> Checkpoint:
@@ -185,14 +162,12 @@ def read_checkpoint(path: Path, only_weights: bool = False, has_checksum: bool =
         only_weights: leave out the optimizer's state.
         has_checksum: it was written with a checksum, so that a file without one is damaged.
     """
-    if not path.exists():
-        raise CheckpointError(f"{path} does not exist")
     slices: dict[str, list[bytes]] = {}
     shapes_and_types: dict[str, tuple[tuple[int, ...], str]] = {}
+    verified = verify(path)
+    if has_checksum and not verified:
+        raise CheckpointError(f"{path} is damaged: its end with the checksum is missing")
     try:
-        verified = verify(path)
-        if has_checksum and not verified:
-            raise CheckpointError(f"{path} is damaged: its end with the checksum is missing")
         end = path.stat().st_size - (_TRAILER if verified else 0)
         for name, tensor in _entries(path, end):
             if only_weights and name != LOOP_STATE and _TRAINING_STATE.fullmatch(name):
@@ -204,11 +179,11 @@ def read_checkpoint(path: Path, only_weights: bool = False, has_checksum: bool =
         loop_state = parse_json(text) if text else {}
         if not isinstance(loop_state, dict) or not isinstance(loop_state.get(ARCHITECTURE, {}), dict):
             raise ValueError(f"its {LOOP_STATE} or the {ARCHITECTURE} in it is not a JSON object")
-    except CheckpointError:
-        raise
+        if not values:
+            raise ValueError("it holds no tensor")
     except OSError as error:  # a run may have removed it meanwhile
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    except (DecodeError, IndexError, ValueError, TypeError) as error:
+    except (DecodeError, ValueError, TypeError, MemoryError, OverflowError) as error:
         raise CheckpointError(f"{path} is damaged or not a MindSpore checkpoint: {shorten(str(error))}") from error
     return Checkpoint(path, values, loop_state)
 
@@ -242,7 +217,8 @@ def find_checkpoint(path: Path) -> Checkpoint:
         CheckpointError: there is no intact one, the albert_config.json beside it contradicts the architecture that was
             trained, or the weights are those of another program.
     """
-    contents = _find(path)
+    refuse_foreign(path)
+    contents = _best_or_newest(path) if path.is_dir() else read_checkpoint(path, only_weights=True)
     file = find_config_file(path)
     # Wrong values often fit the weights' shapes, so the file is compared with what the checkpoint was trained with.
     stored = AlbertConfig.from_json(file).facts() if file else {}
@@ -261,20 +237,18 @@ def check_network(contents: Checkpoint, architecture: AlbertConfig) -> None:
         trained = contents.loop_state.get(ARCHITECTURE, {}).get(key, value)
         if trained != value and key not in TRAINING_KEYS:
             raise CheckpointError(
-                f"{contents.path} was trained with {key} {shorten(trained)}, here it is {value!r}: "
-                f"leave out albert_cfg.{key}"
+                f"{contents.path} was trained with {key} {shorten(trained)}: leave out albert_cfg.{key}"
             )
 
 
-def _find(path: Path) -> Checkpoint:
-    refuse_foreign(path)
-    if not path.is_dir():
-        return read_checkpoint(path, only_weights=True)
-    best = best_checkpoint(path)
-    newest = [file for _, file in list_checkpoints(path)]
-    contents = _first_intact(dict.fromkeys([best, *newest] if best else newest), only_weights=True)
+def _best_or_newest(folder: Path) -> Checkpoint:
+    best = best_checkpoint(folder)
+    files = [file for _, file in list_checkpoints(folder)]
+    if best:
+        files = [best, *(file for file in files if file != best)]
+    contents = _first_intact(files, only_weights=True)
     if contents is None:
-        raise no_checkpoint(path)
+        raise no_checkpoint(folder)
     if best and contents.path != best:
         logger.info(f"{contents.path} replaces {best.name}, which was chosen as the best one")
     return contents
@@ -282,8 +256,8 @@ def _find(path: Path) -> Checkpoint:
 
 def no_checkpoint(folder: Path) -> CheckpointError:
     """Return the error of a folder without checkpoints, which points to the folders of seeds if there are any."""
-    seed_folders = sorted(path.name for path in folder.glob("seed-*") if path.is_dir())
-    advice = f"; each seed has its own: give {folder / seed_folders[0]}" if seed_folders else ""
+    first_seed = min(folder.glob("seed-*"), default=None)
+    advice = f"; each seed has its own: give {first_seed}" if first_seed else ""
     return CheckpointError(f"{folder} holds no readable checkpoint; expected albert-<step>.ckpt{advice}")
 
 
@@ -301,40 +275,40 @@ def load_backbone(network: nn.Cell, contents: Checkpoint, needed: tuple[str, ...
             not finite.
     """
     parameters = state_of(network)
-    matched = [name for name in parameters if name in contents.values]
-    missing = [name for name in parameters if name not in contents.values]
-    unexpected = [name for name in contents.values if name not in parameters and not _TRAINING_STATE.fullmatch(name)]
-    differing = differing_shapes(parameters, contents.values, matched)
+    values = contents.values
+    matched = [name for name in parameters if name in values]
+    missing = [name for name in parameters if name not in values]
+    unexpected = [name for name in values if name not in parameters and not _TRAINING_STATE.fullmatch(name)]
+    differing = differing_shapes(parameters, values)
     logger.info(
         f"{contents.path}: {len(matched)} matched; {len(missing)} missing: {abbreviated(missing)}; "
         f"{len(unexpected)} unexpected: {abbreviated(unexpected)}; "
-        f"{len(differing)} of other shape: {abbreviated(list(differing.values()))}"
+        f"{len(differing)} of other shape: {abbreviated(differing.values())}"
     )
     needed_names = [name for name in parameters if name.startswith(needed)]
-    needed_missing = [name for name in needed_names if name in missing]
+    needed_missing = [name for name in missing if name.startswith(needed)]
     if not needed_names or needed_missing:
         raise CheckpointError(
-            f"{contents.path}: the weights do not load: {len(needed_missing)} of {len(needed_names)} needed parameters "
-            f"are missing: {abbreviated(needed_missing)}; the checkpoint has {abbreviated(sorted(contents.values))}"
+            f"{contents.path}: {len(needed_missing)} of {len(needed_names)} needed parameters are missing: "
+            f"{abbreviated(needed_missing)}; the checkpoint has {abbreviated(sorted(values))}"
         )
-    needed_differing = [differing[name] for name in needed_names if name in differing]
-    if needed_differing:
+    if needed_differing := [differing[name] for name in needed_names if name in differing]:
         raise CheckpointError(
             f"{contents.path} has another architecture: {abbreviated(needed_differing)}; use the albert_config.json "
             "that belongs to it"
         )
-    loaded = {name: contents.values[name] for name in matched if name not in differing}
+    loaded = {name: values[name] for name in matched if name not in differing}
     if broken := [name for name, value in loaded.items() if not np.isfinite(value).all()]:
         raise CheckpointError(f"{contents.path} holds weights that are not finite: {abbreviated(broken)}")
     set_parameters(parameters, loaded)
 
 
-def differing_shapes(parameters: dict, values: dict[str, np.ndarray], names: Iterable[str]) -> dict[str, str]:
-    """Return {name: sentence} for the names whose value has another shape than the parameter."""
+def differing_shapes(parameters: dict, values: dict[str, np.ndarray]) -> dict[str, str]:
+    """Return {name: sentence} for the parameters whose value has another shape."""
     return {
-        name: f"{name} is {values[name].shape} in the checkpoint and {tuple(parameters[name].shape)} in the network"
-        for name in names
-        if values[name].shape != tuple(parameters[name].shape)
+        name: f"{name} is {values[name].shape} in the checkpoint and {tuple(parameter.shape)} in the network"
+        for name, parameter in parameters.items()
+        if name in values and values[name].shape != tuple(parameter.shape)
     }
 
 
@@ -345,7 +319,6 @@ def set_parameters(parameters: dict, values: dict[str, np.ndarray]) -> None:
         ops.assign(parameters[name], Tensor(np.array(value, dtype=dtype)))
 
 
-def abbreviated(names: list[str]) -> str:
-    """Return up to ten names and the number of the others, for a log line."""
-    rest = f" and {len(names) - 10} more" if len(names) > 10 else ""
-    return (first_few(names[:10], 10) or "none") + rest
+def abbreviated(names: Iterable[str]) -> str:
+    """Return the first ten names, or "none"."""
+    return first_few(list(names), 10) or "none"

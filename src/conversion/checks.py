@@ -1,22 +1,23 @@
 """Checks of every conversion: names and shapes of all weights, and the task of the head."""
 
 import logging
-import textwrap
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
 from model_utils.backend import Backend
-from model_utils.errors import CheckpointError, ConfigError, shorten
+from model_utils.errors import CheckpointError, ConfigError
 from src.albert_config import AlbertConfig
 from src.albert_model import AlbertModel
+from src.checkpoints.checkpoint_files import abbreviated
 from src.tasks import HEADS, parse_task_info, tasks_of_head
 from src.tasks.spec import Shapes, dense_shapes
 from src.tasks.task_info import TaskInfo
 
 logger = logging.getLogger(__name__)
 
+MODULES = tuple(dict.fromkeys(head.module for head in HEADS.values()))  # output layers of fine-tuned heads
 # Groups of weights, by name prefixes, that are either all present or all absent; the first one is always present.
 PARTS = (
     ("albert.embeddings.", "albert.encoder."),
@@ -41,33 +42,30 @@ def match_names(
         CheckpointError: a weight of a part is missing or unexpected.
     """
     matched = {name: source_name for name, source_name in names.items() if source_name in source_names}
+    present = [part for part in PARTS if part is PARTS[0] or any(name.startswith(part) for name in matched)]
     missing = [
-        names[name]
-        for part in PARTS
-        if part is PARTS[0] or any(name.startswith(part) for name in matched)
-        for name in names
+        source_name
+        for part in present
+        for name, source_name in names.items()
         if name.startswith(part) and name not in matched
     ]
     unexpected = sorted(set(source_names) - set(matched.values()))
     modules = ", ".join(sorted({name.partition(".")[0] for name in matched}))
     logger.info(
-        f"{origin}: {len(matched)} weights matched ({modules}); {len(missing)} missing: {listed(missing)}; "
-        f"{len(unexpected)} unexpected: {listed(unexpected)}; {skipped} skipped: optimizer, counters, copies"
+        f"{origin}: {len(matched)} weights matched ({modules}); {len(missing)} missing: {abbreviated(missing)}; "
+        f"{len(unexpected)} unexpected: {abbreviated(unexpected)}; {skipped} skipped: optimizer, counters, copies"
     )
     if missing or unexpected:
-        wrapped = next((name for name in unexpected for other in missing if name.endswith(f".{other}")), "")
-        hint = f"; {shorten(wrapped)} is inside another module, save the model's own state_dict" if wrapped else ""
         raise CheckpointError(
-            f"{origin} is not the ALBERT that the file with its architecture describes: missing {listed(missing)}; "
-            f"unexpected {listed(unexpected)}{hint}"
+            f"{origin} is not the ALBERT that the file with its architecture describes: missing "
+            f"{abbreviated(missing)}; unexpected {abbreviated(unexpected)}"
         )
     return matched
 
 
 def check_weights(values: Mapping[str, np.ndarray], config: AlbertConfig, origin: object) -> None:
-    """Raise CheckpointError if a weight does not have the shape of the architecture, or is not finite."""
-    modules = [head.module for head in HEADS.values()]
-    outputs = next((values[bias].size for module in modules if (bias := f"{module}.bias") in values), 0)
+    """Raise CheckpointError if a weight does not have the shape of the architecture."""
+    outputs = next((values[bias].size for module in MODULES if (bias := f"{module}.bias") in values), 0)
     expected = weight_shapes(config, outputs, np.size(values.get("classifier_hidden.bias", ())))
     wrong = [
         f"{name} is {value.shape}, by the architecture {expected[name]}"
@@ -75,9 +73,7 @@ def check_weights(values: Mapping[str, np.ndarray], config: AlbertConfig, origin
         if value.shape != expected[name]
     ]
     if wrong:
-        raise CheckpointError(f"{origin} contradicts the file with its architecture: {listed(wrong)}")
-    if broken := [name for name, value in values.items() if not np.isfinite(value).all()]:
-        raise CheckpointError(f"{origin} holds weights that are not finite: {listed(broken)}")
+        raise CheckpointError(f"{origin} contradicts the file with its architecture: {abbreviated(wrong)}")
 
 
 def weight_shapes(config: AlbertConfig, outputs: int = 0, classifier_hidden_size: int = 0) -> Shapes:
@@ -119,16 +115,15 @@ def resolve_task(
         CheckpointError: the source contradicts its own weights.
         DataError: a setting is not allowed in task.json.
     """
-    modules = dict.fromkeys(head.module for head in HEADS.values())
-    heads = [bias for module in modules if (bias := f"{module}.bias") in values]
-    if not heads:
+    modules = [module for module in MODULES if f"{module}.bias" in values]
+    if not modules:
         if task_option or labels:
             raise ConfigError(f"--task and --labels have no effect: {origin} has no fine-tuned head")
         return None
-    if len(heads) > 1:
-        raise CheckpointError(f"{origin} has several fine-tuned heads, allowed is one: {', '.join(heads)}")
-    outputs = len(values[heads[0]])
-    allowed = tasks_of_head(heads[0].removesuffix(".bias"), outputs)
+    if len(modules) > 1:
+        raise CheckpointError(f"{origin} has several fine-tuned heads, allowed is one: {', '.join(modules)}")
+    outputs = len(values[f"{modules[0]}.bias"])
+    allowed = tasks_of_head(modules[0], outputs)
     task = stated.get("task") or task_option or (allowed[0] if len(allowed) == 1 else "")
     if not task:
         logger.info(f"{origin} does not say whether its head is for {' or '.join(allowed)}; --task would")
@@ -144,16 +139,10 @@ def resolve_task(
         default_names = [f"LABEL_{index}" for index in range(outputs)]  # those of transformers
         source_names = list(stated.get("labels") or default_names)
         if labels and source_names not in (default_names, list(labels)):
-            raise ConfigError(f"--labels is {listed(labels)}, but {origin} names them {listed(source_names)}")
+            raise ConfigError(f"--labels is {abbreviated(labels)}, but {origin} names them {abbreviated(source_names)}")
         names = list(labels or source_names)
         if len(names) != outputs:
-            source = "--labels has" if labels else f"{origin} names"
-            raise ConfigError(f"{source} {len(names)} labels, the head has {outputs} outputs: {listed(names)}")
+            raise ConfigError(f"{origin}: the head has {outputs} outputs, the labels are {abbreviated(names)}")
     elif labels:
         raise ConfigError(f"--labels has no effect: the task {task} has no labels")
     return parse_task_info({**stated, "task": task, "labels": names}, str(stated_in))
-
-
-def listed(names: Iterable[str]) -> str:
-    """Return names with commas between them, shortened to 500 characters."""
-    return textwrap.shorten(", ".join(names) or "none", 500, placeholder=" ...")

@@ -9,7 +9,6 @@ import numpy as np
 from model_utils.config import check_not_home
 from model_utils.errors import CheckpointError, ConfigError, first_few
 from model_utils.schema import Config, option
-from src.albert_config import AlbertConfig
 from src.conversion.google_checkpoint import read_google
 from src.conversion.hugging_face_folder import read_hugging_face, write_hugging_face
 from src.conversion.own_folder import read_own, write_own
@@ -19,33 +18,14 @@ from src.tasks import HEADS
 logger = logging.getLogger(__name__)
 READERS: dict[str, Callable[..., ModelFolder]] = {"tf": read_google, "hf": read_hugging_face, "mindspore": read_own}
 WRITERS = {"mindspore": write_own, "hf": write_hugging_face}
-# Group of a layer, given layer, layers and groups. Rounded quotients elsewhere differ in some uneven divisions.
-GROUP_OF: dict[str, Callable[[int, int, int], int]] = {
-    "tf": lambda layer, layers, groups: int(layer / layers * groups),
-    "hf": lambda layer, layers, groups: int(layer / (layers / groups)),
-    "mindspore": lambda layer, layers, groups: layer * groups // layers,
-}
-
-
-def check_groups(config: AlbertConfig, source: str, target: str) -> None:
-    """Raise CheckpointError if a layer belongs to another group in the target than in the source."""
-    layers, groups = config.num_hidden_layers, config.num_hidden_groups
-    for layer in range(layers):
-        source_group = GROUP_OF[source](layer, layers, groups)
-        target_group = GROUP_OF[target](layer, layers, groups)
-        if source_group != target_group and config.share_parameters != "none":
-            raise CheckpointError(
-                f"{layers} layers in {groups} groups: layer {layer} is in group {source_group} for {source} and in "
-                f"{target_group} for {target}; such a division cannot be converted"
-            )
 
 
 def cast_weights(weights: dict[str, np.ndarray], dtype: str) -> dict[str, np.ndarray]:
-    """Return the weights in a type; raise CheckpointError if one is too large for it."""
+    """Return the weights in a type; raise CheckpointError if one is not finite, or too large for it."""
     with np.errstate(over="ignore"):
         values = {name: value.astype(dtype, copy=False) for name, value in weights.items()}
-    if too_large := [name for name, value in values.items() if not np.isfinite(value).all()]:
-        raise CheckpointError(f"{first_few(too_large, 3)} hold weights that are too large for {dtype}")
+    if not_finite := [name for name, value in values.items() if not np.isfinite(value).all()]:
+        raise CheckpointError(f"weights that are not finite in {dtype}: {first_few(not_finite)}")
     return values
 
 
@@ -63,9 +43,7 @@ class ConvertConfig(Config):
     output: str = option("", "folder that is made, new or empty", required=True)
     task: str = option("", "what a fine-tuned head is for, where the input does not say", choices=("", *HEADS))
     do_lower_case: bool = option(
-        True,
-        "tf: use its vocabulary for lower-cased text, as all published ones are",
-        needs=("source", "tf"),
+        True, "tf: use its vocabulary for lower-cased text, as all published ones are", needs=("source", "tf")
     )
     dtype: str = option(
         "float32", "type of the weights in the output; float16 halves the file", choices=("float32", "float16")
@@ -92,7 +70,11 @@ def main(config: ConvertConfig) -> None:
         if output.exists() and not (output.is_dir() and not any(output.iterdir())):
             raise ConfigError(f"the output {output} exists and is not an empty folder; name a new one")
         model = READERS[config.source](Path(config.input), config.task, config.labels, **options)
-        check_groups(model.architecture, config.source, config.target)
+        layers, groups = model.architecture.num_hidden_layers, model.architecture.num_hidden_groups
+        if layers % groups and config.source != config.target:  # each format rounds in its own way
+            raise CheckpointError(
+                f"{layers} layers in {groups} groups cannot be converted: groups must have equal sizes"
+            )
         model = model.with_weights(cast_weights(model.weights, config.dtype))
         WRITERS[config.target](model, output)
     except OSError as error:

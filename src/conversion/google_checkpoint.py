@@ -2,17 +2,16 @@
 
 import logging
 import os
-from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 
 from model_utils.errors import CheckpointError, ConfigError, DataError, shorten
-from src.albert_config import AlbertConfig, check_memory, find_config_file
+from src.albert_config import AlbertConfig, find_config_file
 from src.checkpoints.checkpoint_files import Checkpoint
 from src.conversion.checks import check_weights, match_names, resolve_task
-from src.conversion.weight_names import MAPPING, from_google, google_names, is_training_state
+from src.conversion.weight_names import from_google, google_names, is_training_state
 from src.model_folder import ModelFolder
 from src.tokenization import FullTokenizer, open_tokenizer
 
@@ -31,27 +30,15 @@ def read_google(path: Path, task: str = "", labels: tuple[str, ...] = (), do_low
     prefix = find_prefix(path)
     config_file = _find_config(prefix)
     config = AlbertConfig.from_json(config_file)
-    check_memory(config)
     variables, skipped = read_variables(prefix)
     names = google_names(config.num_hidden_groups, config.inner_group_num)
-    implied = _implied_mapping(config, names, variables)
-    matched = match_names({name: names[name] for name in names if name not in implied}, variables, skipped, prefix)
-    values = implied | {name: from_google(variable, variables[variable]) for name, variable in matched.items()}
+    matched = match_names(names, variables, skipped, prefix)
+    values = {name: from_google(variable, variables[variable]) for name, variable in matched.items()}
     check_weights(values, config, prefix)
     several = len(values.get("classifier.bias", ())) > 1
     task_info = resolve_task(values, {"task": "classification"} if several else {}, task, labels, prefix, prefix)
     tokenizer = _find_vocabulary(config_file.parent, config.vocab_size, do_lower_case)
     return ModelFolder(config, tokenizer, task_info, checkpoint=Checkpoint(prefix, values, {}))
-
-
-def _implied_mapping(
-    config: AlbertConfig, names: Mapping[str, str], variables: Collection[str]
-) -> dict[str, np.ndarray]:
-    """Return identity weights from embeddings to hidden states if google's code left out a mapping of equal sizes."""
-    size = config.hidden_size
-    identity = {f"{MAPPING}.weight": np.eye(size, dtype=np.float32), f"{MAPPING}.bias": np.zeros(size, np.float32)}
-    absent = not any(names[name] in variables for name in identity)
-    return identity if absent and config.embedding_size == size else {}
 
 
 def find_prefix(path: Path) -> Path:
@@ -64,7 +51,7 @@ def find_prefix(path: Path) -> Path:
         raise CheckpointError(f"{path} is no folder, and {path}.index does not exist: unpack an archive first")
     indices = sorted([*path.glob("*.index"), *path.glob("variables/*.index")])
     if len(indices) != 1:
-        names = f"{len(indices)} checkpoints: " + ", ".join(index.stem for index in indices) if indices else "none"
+        names = ", ".join(index.stem for index in indices) or "none"
         raise CheckpointError(f"{path} must hold one checkpoint (a file NAME.index), or name one; it holds {names}")
     return indices[0].with_suffix("")
 
@@ -76,10 +63,7 @@ def _find_config(prefix: Path) -> Path:
             if file := find_config_file(folder) or (candidates[0] if len(candidates) == 1 else None):
                 logger.info(f"architecture: {file}")
                 return file
-    raise CheckpointError(
-        f"no albert_config.json lies beside {prefix}, in assets/ or in the folder above: add the one that belongs to "
-        "the weights"
-    )
+    raise CheckpointError(f"no albert_config.json lies beside {prefix}, in assets/ or in the folder above")
 
 
 def _find_vocabulary(folder: Path, vocab_size: int, do_lower_case: bool) -> FullTokenizer | None:
@@ -95,8 +79,7 @@ def _find_vocabulary(folder: Path, vocab_size: int, do_lower_case: bool) -> Full
     tokenizer = open_tokenizer(files[0], do_lower_case, is_sentencepiece=bool(models))
     if tokenizer.vocab_size != vocab_size:
         raise DataError(
-            f"the vocabulary {files[0]} has {tokenizer.vocab_size} entries and the configuration of the weights "
-            f"(vocab_size) says {vocab_size}; put the vocabulary that they were trained with beside them"
+            f"{files[0]} has {tokenizer.vocab_size} entries and vocab_size of the weights says {vocab_size}"
         )
     return tokenizer
 
@@ -108,8 +91,7 @@ def _tensorflow() -> ModuleType:
         import tensorflow
     except ImportError as error:
         raise ConfigError(
-            f"google's checkpoints are read by TensorFlow, which cannot be imported here ({error}): "
-            "pip install -r requirements-convert.txt"
+            f"google's checkpoints need TensorFlow ({error}): pip install -r requirements-convert.txt"
         ) from error
     return tensorflow
 

@@ -8,21 +8,22 @@ import numpy as np
 from pydantic import Field
 from safetensors.numpy import save
 
-from model_utils.errors import CheckpointError, ConfigError, DataError, first_few, shorten
+from model_utils.errors import CheckpointError, ConfigError, DataError, first_few
 from model_utils.files import new_folder, write_json
 from model_utils.json_files import Schema, matching, read_json
-from src.albert_config import OWN_KEYS, AlbertConfig, check_memory
+from src.albert_config import OWN_KEYS, AlbertConfig
 from src.albert_model import has_initial_pooler
 from src.checkpoints.checkpoint_files import Checkpoint
 from src.checkpoints.foreign_weights import SAFETENSORS
 from src.conversion.checks import check_weights, match_names, resolve_task
-from src.conversion.hugging_face_tokens import find_added_tokens
+from src.conversion.hugging_face_tokens import TOKENIZER, TOKENIZER_CONFIG, find_added_tokens
 from src.conversion.tokenizer_json import build_tokenizer_json, extract_vocabulary, lower_cases
 from src.conversion.torch_weights import read_weights, refuse_pointer
 from src.conversion.weight_names import TIED_COPIES, bert_names, hugging_face_names
 from src.model_card import write_hugging_face_card
 from src.model_folder import ModelFolder
 from src.tasks import HEADS
+from src.tasks.classification import CLASSIFICATION, REGRESSION
 from src.tasks.entities import find_scheme
 from src.tasks.multi_label import MULTI_LABEL
 from src.tasks.question_answering import SQUAD_V1
@@ -32,7 +33,7 @@ from src.text.sentence_piece import SENTENCEPIECE_SPECIALS
 from src.tokenization import FullTokenizer, open_tokenizer
 
 logger = logging.getLogger(__name__)
-CONFIG, TOKENIZER_CONFIG, TOKENIZER = "config.json", "tokenizer_config.json", "tokenizer.json"
+CONFIG = "config.json"
 SENTENCEPIECE, WORDPIECE = "spiece.model", "vocab.txt"
 SETTINGS_KEY = "albert_mindspore"  # settings of task.json beside task and labels; transformers keeps them unused
 ALBERT, BERT = "albert", "bert"  # model types; prefixes of the backbone's names, except in AlbertModel and BertModel
@@ -40,19 +41,18 @@ WORD_EMBEDDINGS = "embeddings.word_embeddings.weight"  # every model has it once
 ROWS_OF_TOKENS = ("albert.embeddings.word_embeddings", "mlm.bias")  # weights with a row for each token
 SMALLEST_MULTIPLE, LARGEST_MULTIPLE = 8, 512  # embeddings may be padded to a multiple (pad_to_multiple_of)
 POSITION_IDS = "embeddings.position_ids"  # 0, 1, 2, ...: a constant in older files
-# Classes of transformers that build the tokenizer from its settings, and those that use tokenizer.json as it is.
-REBUILT = (None, "AlbertTokenizer", "AlbertTokenizerFast", "BertTokenizer", "BertTokenizerFast")
-GENERAL = ("PreTrainedTokenizerFast", "TokenizersBackend")
-FIXED_SETTINGS = ("keep_accents", "remove_space", "tokenize_chinese_chars")  # src.tokenization has one value of each
+GENERAL = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes of transformers that use tokenizer.json as it is
+CLASSES = ("AlbertTokenizer", "AlbertTokenizerFast", "BertTokenizer", "BertTokenizerFast", *GENERAL)
 WITHOUT_POOLER = ("ForMaskedLM", "ForQuestionAnswering", "ForTokenClassification")  # ends of names of classes
 NOT_IN_BERT = ("embedding_size", "num_hidden_groups", "inner_group_num")
 # The class of transformers for each task of a fine-tuned model; SQuAD v2's beam search has none.
 ARCHITECTURES = {name: head.hugging_face for name, head in HEADS.items() if head.hugging_face}
 HEAD_NAMES = dict.fromkeys(f"{HEADS[name].module}.{weight}" for name in ARCHITECTURES for weight in ("weight", "bias"))
-MULTI_LABEL_TYPE = "multi_label_classification"
-SPECIAL_TYPES = ("regression", MULTI_LABEL.name)  # tasks told apart from classification by problem_type
-TASK_OF = {architecture: task for task, architecture in ARCHITECTURES.items() if task not in SPECIAL_TYPES}
+# problem_type, which tells these tasks from classification
+PROBLEM_TYPES = {REGRESSION.name: "regression", MULTI_LABEL.name: "multi_label_classification"}
+TASK_OF = {architecture: task for task, architecture in ARCHITECTURES.items() if task not in PROBLEM_TYPES}
 TASK_OF |= {architecture.replace("Albert", "Bert"): task for architecture, task in TASK_OF.items()}
+Number = Annotated[str, matching("[0-9]{1,9}", "a number from 0")]
 
 
 class ConfigSchema(Schema):
@@ -61,54 +61,50 @@ class ConfigSchema(Schema):
     architectures: list[str] | None = None
     hidden_act: str | None = None
     problem_type: Literal["regression", "single_label_classification", "multi_label_classification"] | None = None
-    id2label: dict[Annotated[str, matching("[0-9]{1,9}", "the number of an output")], str | int] | None = None
+    id2label: dict[Number, str | int] | None = None
     albert_mindspore: dict[str, Any] = Field(default_factory=dict)
 
 
 class TokenizerSettingsSchema(Schema):
-    """Content of tokenizer_config.json; the defaults are those of src.tokenization, where only the case can vary.
+    """Content of tokenizer_config.json, with the values that src.tokenization can have.
 
     Attributes:
         strip_accents: None: as do_lower_case.
+        added_tokens_decoder: added tokens by their ids.
     """
 
-    tokenizer_class: str | None = None
+    tokenizer_class: Annotated[str, matching("|".join(CLASSES), f"one of {', '.join(CLASSES)}")] | None = None
     do_lower_case: bool = True
     strip_accents: bool | None = None
-    keep_accents: bool = False
-    remove_space: bool = True
-    tokenize_chinese_chars: bool = True
+    keep_accents: Literal[False] = False
+    remove_space: Literal[True] = True
+    tokenize_chinese_chars: Literal[True] = True
+    added_tokens_decoder: dict[Number, dict[str, Any]] = Field(default_factory=dict)
 
 
 def read_hugging_face(folder: Path, task: str = "", labels: tuple[str, ...] = ()) -> ModelFolder:
     """Return the model in a folder with config.json and weights, and its vocabulary if the folder has one."""
-    if not folder.is_dir():
-        raise CheckpointError(f"{folder} is no folder: a Hugging Face model is one, with {CONFIG} and {SAFETENSORS}")
     config = AlbertConfig.from_json(folder / CONFIG)
-    check_memory(config)
-    stated = read_json(folder / CONFIG, ConfigSchema, CheckpointError)
+    described = read_json(folder / CONFIG, ConfigSchema, CheckpointError)
     # from_json may read the file as google's, whose gelu is another function.
-    config = config.replace(hidden_act=stated.hidden_act or config.hidden_act)
+    config = config.replace(hidden_act=described.hidden_act or config.hidden_act)
     model_type = BERT if config.is_bert else ALBERT
-    weights = _without_wrapper(read_weights(folder), model_type, folder)
+    weights = read_weights(folder)
     if WORD_EMBEDDINGS in weights:  # saved by AlbertModel or BertModel
         weights = {f"{model_type}.{name}": value for name, value in weights.items()}
     weight_count = len(weights)
     weights.pop(f"{model_type}.{POSITION_IDS}", None)
     _drop_copies(weights, folder)
-    names = _names(config) | {name: name for name in HEAD_NAMES}
-    matched = match_names(names, weights, weight_count - len(weights), folder)
+    matched = match_names(_names(config), weights, weight_count - len(weights), folder)
     values = {name: weights[source_name] for name, source_name in matched.items()}
     for name, value in values.items():
         if value.dtype != np.float32:
             raise CheckpointError(f"{folder}: {matched[name]} is {value.dtype}, a weight is a float")
     check_weights(values, config, folder)
-    task_info = resolve_task(values, _stated_task(stated, values, folder), task, labels, folder, folder / CONFIG)
+    stated = _stated_task(described, len(values.get("classifier.bias", ())), folder / CONFIG)
+    task_info = resolve_task(values, stated, task, labels, folder, folder / CONFIG)
     if task_info is not None and task_info.task == SQUAD_V1.name:
-        logger.info(
-            f"{ARCHITECTURES[SQUAD_V1.name]} does not say whether some training questions had no answer (SQuAD 2.0): "
-            "here the model answers every question"
-        )
+        logger.info(f"{folder} does not say whether it was trained on SQuAD 2.0: here it answers every question")
     if task_info is not None and task_info.task == TOKEN_CLASSIFICATION.name:
         logger.info(f"{folder}: tags are {find_scheme(task_info.labels).value}: {first_few(task_info.labels, 10)}")
     tokenizer = _read_vocabulary(folder)
@@ -119,22 +115,13 @@ def read_hugging_face(folder: Path, task: str = "", labels: tuple[str, ...] = ()
 
 
 def _names(config: AlbertConfig) -> dict[str, str]:
-    """Return transformers' name of every pre-training weight, by this project's name."""
+    """Return transformers' name of every weight, by this project's name."""
     if config.is_bert:
-        return bert_names(config.num_hidden_layers)
-    # Without shared weights, every layer is a group.
-    groups = config.num_hidden_layers if config.share_parameters == "none" else config.num_hidden_groups
-    return hugging_face_names(groups, config.inner_group_num)
-
-
-def _without_wrapper(weights: dict[str, np.ndarray], model_type: str, folder: Path) -> dict[str, np.ndarray]:
-    """Return the weights without a common prefix: DataParallel's `module.`, torch.compile's `_orig_mod.`."""
-    prefixes = {name.removesuffix(WORD_EMBEDDINGS) for name in weights if name.endswith(WORD_EMBEDDINGS)}
-    prefix = prefixes.pop().removesuffix(f"{model_type}.") if len(prefixes) == 1 else ""
-    if not prefix or not all(name.startswith(prefix) for name in weights):
-        return weights
-    logger.info(f"{folder}: all names of weights begin with {shorten(prefix)}, which is left out")
-    return {name.removeprefix(prefix): value for name, value in weights.items()}
+        names = bert_names(config.num_hidden_layers)
+    else:  # without shared weights, every layer is a group
+        groups = config.num_hidden_layers if config.share_parameters == "none" else config.num_hidden_groups
+        names = hugging_face_names(groups, config.inner_group_num)
+    return names | {name: name for name in HEAD_NAMES}
 
 
 def _drop_copies(weights: dict[str, np.ndarray], folder: Path) -> None:
@@ -146,43 +133,46 @@ def _drop_copies(weights: dict[str, np.ndarray], folder: Path) -> None:
             del weights[copy]
 
 
-def _stated_task(stated: ConfigSchema, values: dict[str, np.ndarray], folder: Path) -> dict[str, Any]:
-    tasks = [TASK_OF[name] for name in stated.architectures or () if name in TASK_OF]
+def _stated_task(described: ConfigSchema, outputs: int, file: Path) -> dict[str, Any]:
+    """Return the settings of task.json in config.json; {} if it names no class of a fine-tuned model.
+
+    Args:
+        outputs: number of outputs of a classifier, 0 for none.
+        file: config.json, for errors.
+    """
+    tasks = [TASK_OF[name] for name in described.architectures or () if name in TASK_OF]
     if not tasks:
         return {}
-    settings = stated.albert_mindspore
-    outputs = len(values.get("classifier.bias", ()))
     task = tasks[0]
-    if task == "classification" and stated.problem_type == MULTI_LABEL_TYPE:
+    if task == CLASSIFICATION.name and described.problem_type == PROBLEM_TYPES[MULTI_LABEL.name]:
         task = MULTI_LABEL.name
-    elif task == "classification" and outputs == 1:
-        return settings | {"task": "regression"}
-    elif task == "classification" and stated.problem_type == "regression":
-        raise CheckpointError(f"{folder}: problem_type is regression with {outputs} outputs; allowed here is one")
-    labels = stated.id2label or {}
-    if sorted(map(int, labels)) != list(range(len(labels))):
+    elif task == CLASSIFICATION.name and outputs == 1:
+        return described.albert_mindspore | {"task": REGRESSION.name}
+    elif task == CLASSIFICATION.name and described.problem_type == PROBLEM_TYPES[REGRESSION.name]:
+        raise CheckpointError(f"{file}: problem_type is regression with {outputs} outputs; allowed here is one")
+    labels = {int(number): str(label) for number, label in (described.id2label or {}).items()}
+    if labels.keys() != set(range(len(labels))):
         raise CheckpointError(
-            f"{folder / CONFIG}: id2label has the numbers {', '.join(labels)}, needed are 0, 1, 2, ..."
+            f"{file}: id2label has the numbers {first_few(list(map(str, labels)))}, needed are 0, 1, ..."
         )
-    return settings | {"task": task, "labels": [str(labels[key]) for key in sorted(labels, key=int)]}
+    return described.albert_mindspore | {"task": task, "labels": [labels[number] for number in sorted(labels)]}
 
 
 def _fit_rows(
     values: dict[str, np.ndarray], tokenizer: FullTokenizer, rows: int, folder: Path
 ) -> dict[str, np.ndarray]:
-    """Return the weights without rows that pad the embedding to a multiple of a power of two.
+    """Return the weights without rows that pad the embedding to a multiple of 8 to 512.
 
     Raises:
         DataError: there are fewer rows than entries, or more than such padding adds.
     """
     size = tokenizer.vocab_size
     spare = rows - size
-    multiple = min(rows & -rows, LARGEST_MULTIPLE)
-    if spare < 0 or (spare and (multiple < SMALLEST_MULTIPLE or spare >= multiple)):
-        added = f", {len(tokenizer.added_tokens)} of them added tokens" if tokenizer.added_tokens else ""
+    if spare and (rows % SMALLEST_MULTIPLE or not 0 < spare < LARGEST_MULTIPLE):
         raise DataError(
-            f"the tokenizer in {folder} has {size} entries{added}, and {CONFIG} says {rows} (vocab_size): put the "
-            "tokenizer's files that belong to the weights there, or resize the embedding in transformers"
+            f"the tokenizer in {folder} has {size} entries, {len(tokenizer.added_tokens)} of them added tokens, and "
+            f"{CONFIG} says {rows} (vocab_size): put the tokenizer's files that belong to the weights there, or resize "
+            "the embedding in transformers"
         )
     if not spare:
         return values
@@ -193,18 +183,12 @@ def _fit_rows(
 def _read_vocabulary(folder: Path) -> FullTokenizer | None:
     file = folder / TOKENIZER_CONFIG
     settings = read_json(file, TokenizerSettingsSchema) if file.is_file() else TokenizerSettingsSchema()
-    lower = settings.do_lower_case
-    if settings.tokenizer_class in GENERAL:
-        lower = lower_cases(folder / TOKENIZER)
-        if "do_lower_case" in settings.model_fields_set and settings.do_lower_case != lower:
-            raise DataError(f"{file}: do_lower_case is {settings.do_lower_case}, but {TOKENIZER} has {lower}")
-    elif settings.tokenizer_class not in REBUILT:
-        allowed = ", ".join(filter(None, (*REBUILT, *GENERAL)))
-        raise DataError(f"{file}: tokenizer_class is {settings.tokenizer_class}, allowed are {allowed}")
-    supported = {key: TokenizerSettingsSchema.model_fields[key].default for key in FIXED_SETTINGS}
-    for key, value in {**supported, "strip_accents": lower}.items():
-        if getattr(settings, key) not in (None, value):
-            raise DataError(f"{file}: {key} is {getattr(settings, key)}, the tokenization here has {value}")
+    is_general = settings.tokenizer_class in GENERAL
+    lower = lower_cases(folder / TOKENIZER) if is_general else settings.do_lower_case
+    if "do_lower_case" in settings.model_fields_set and settings.do_lower_case != lower:
+        raise DataError(f"{file}: do_lower_case is {settings.do_lower_case}, but {TOKENIZER} has {lower}")
+    if settings.strip_accents not in (None, lower):
+        raise DataError(f"{file}: strip_accents is {settings.strip_accents}, the tokenization here has {lower}")
     for name in (SENTENCEPIECE, WORDPIECE, TOKENIZER):
         refuse_pointer(folder / name)
     content = None
@@ -215,7 +199,7 @@ def _read_vocabulary(folder: Path) -> FullTokenizer | None:
         content, is_sentencepiece = extract_vocabulary(folder / TOKENIZER)
     vocabulary = folder / (SENTENCEPIECE if is_sentencepiece else WORDPIECE)
     tokenizer = open_tokenizer(vocabulary, lower, is_sentencepiece, content)
-    added = find_added_tokens(folder, tokenizer, settings.tokenizer_class in GENERAL)
+    added = find_added_tokens(folder, tokenizer, settings.added_tokens_decoder, is_general)
     return tokenizer.with_added_tokens(added) if added else tokenizer
 
 
@@ -224,7 +208,7 @@ def write_hugging_face(model: ModelFolder, path: Path) -> None:
     architecture = _architecture(model)
     config = model.architecture
     model_type = BERT if config.is_bert else ALBERT
-    names = _names(config) | {name: name for name in HEAD_NAMES}
+    names = _names(config)
     values = {names[name]: np.ascontiguousarray(value) for name, value in model.weights.items()}
     if architecture.endswith(WITHOUT_POOLER) and has_initial_pooler(config, model.weights):
         values = {name: value for name, value in values.items() if not name.startswith(f"{model_type}.pooler.")}
@@ -256,56 +240,43 @@ def _sizes(config: AlbertConfig) -> dict[str, Any]:
 
 def _architecture(model: ModelFolder) -> str:
     """Return the class of transformers for a model."""
-    name = _albert_class(model)
-    return name.replace("Albert", "Bert") if model.architecture.is_bert else name
-
-
-def _albert_class(model: ModelFolder) -> str:
-    """Return the class of transformers for an ALBERT with this task and these heads."""
     config = model.architecture
-    task = model.task_info
+    task = model.task_info.task if model.task_info else ""
     modules = {name.partition(".")[0] for name in model.weights}
-    if config.use_relative_positions:
-        raise CheckpointError(
-            "the model has relative positions (use_relative_positions), transformers' ALBERT has none"
-        )
-    if not (config.embedding_projection or config.is_bert):
-        raise CheckpointError(
-            "the model shares layers and has no embedding_projection: transformers has neither an ALBERT nor a BERT "
-            "of this form"
-        )
-    if config.share_parameters not in ("all", "none"):
-        raise CheckpointError(
-            f"the model's layers share {config.share_parameters} alone (share_parameters); transformers' ALBERT shares "
-            "whole layers or nothing"
-        )
-    if "classifier_hidden" in modules:
-        raise CheckpointError("the model has a hidden layer before its classifier, transformers' ALBERT has none")
-    if task is None and modules & {head.module for head in HEADS.values()}:
+    refusals = {
+        "relative positions (use_relative_positions)": config.use_relative_positions,
+        "shared layers without embedding_projection": not (config.embedding_projection or config.is_bert),
+        f"share_parameters {config.share_parameters}": config.share_parameters not in ("all", "none"),
+        "a hidden layer before its classifier": "classifier_hidden" in modules,
+        f"a head for {task}": bool(task) and task not in ARCHITECTURES,
+        f"heads for {task} and for pre-training": bool(task and modules & {"mlm", "sop"}),
+    }
+    for form, is_refused in refusals.items():
+        if is_refused:
+            raise CheckpointError(f"the model has {form}: transformers has neither an ALBERT nor a BERT with this")
+    if not task and modules & {head.module for head in HEADS.values()}:
         raise ConfigError("a Hugging Face folder says what its model is for: give --task")
-    if task is None and "sop" in modules:
-        return "AlbertForPreTraining"
-    if task is None:
-        return "AlbertForMaskedLM" if "mlm" in modules else "AlbertModel"
-    if task.task not in ARCHITECTURES:
-        raise CheckpointError(f"the model is for {task.task}: transformers has no ALBERT with such a head")
-    if modules & {"mlm", "sop"}:
-        raise CheckpointError(f"the model has heads for {task.task} and for pre-training, transformers' have one")
-    return ARCHITECTURES[task.task]
+    if task:
+        name = ARCHITECTURES[task]
+    elif "sop" in modules:
+        name = "AlbertForPreTraining"
+    else:
+        name = "AlbertForMaskedLM" if "mlm" in modules else "AlbertModel"
+    return name.replace("Albert", "Bert") if config.is_bert else name
 
 
-def _describe_task(task: TaskInfo | None) -> dict[str, Any]:
-    if task is None:
+def _describe_task(task_info: TaskInfo | None) -> dict[str, Any]:
+    """Return the settings of task.json as keys of config.json."""
+    if task_info is None:
         return {}
-    settings = {key: value for key, value in task.stated().items() if key not in ("task", "labels")}
-    described: dict[str, Any] = {SETTINGS_KEY: settings} if settings else {}
-    if task.task == "regression":
-        described |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "problem_type": "regression"}
-    if not HEADS[task.task].outputs:
-        numbers = {label: number for number, label in enumerate(task.labels)}
-        if task.task == MULTI_LABEL.name:
-            described["problem_type"] = MULTI_LABEL_TYPE
-        described |= {"id2label": {str(number): label for label, number in numbers.items()}, "label2id": numbers}
+    described: dict[str, Any] = {}
+    if settings := {key: value for key, value in task_info.stated().items() if key not in ("task", "labels")}:
+        described[SETTINGS_KEY] = settings
+    if problem_type := PROBLEM_TYPES.get(task_info.task):
+        described["problem_type"] = problem_type
+    if labels := ("LABEL_0",) if task_info.task == REGRESSION.name else task_info.labels:
+        described["id2label"] = {str(number): label for number, label in enumerate(labels)}
+        described["label2id"] = {label: number for number, label in enumerate(labels)}
     return described
 
 
@@ -313,23 +284,22 @@ def _write_vocabulary(tokenizer: FullTokenizer | None, architecture: AlbertConfi
     if tokenizer is None:
         logger.info("no vocabulary: put the model's spiece.model or vocab.txt into the folder before using a tokenizer")
         return
-    (folder / (SENTENCEPIECE if tokenizer.is_sentencepiece else WORDPIECE)).write_bytes(tokenizer.content)
-    kind: dict[str, Any] = {"tokenizer_class": "BertTokenizer"}
-    if tokenizer.is_sentencepiece:
-        described = build_tokenizer_json(tokenizer.content, tokenizer.do_lower_case, tokenizer.added)
-        (folder / TOKENIZER).write_text(described.to_str(pretty=True), encoding="utf-8")
-        kind = {"tokenizer_class": "PreTrainedTokenizerFast", "keep_accents": False}
-        kind |= {f"{role}_token": token for role, token in SENTENCEPIECE_SPECIALS.items()}
-        kind |= {"bos_token": SENTENCEPIECE_SPECIALS["cls"], "eos_token": SENTENCEPIECE_SPECIALS["sep"]}
-    elif tokenizer.added_tokens:
-        kind["added_tokens_decoder"] = {
-            str(token.id): token.model_dump(exclude={"id"}) for token in tokenizer.added_tokens
-        }
-    if specials := [token.content for token in tokenizer.added_tokens if token.special]:
-        kind["additional_special_tokens"] = specials
-    settings = kind | {
+    settings: dict[str, Any] = {
         "do_lower_case": tokenizer.do_lower_case,
         "model_max_length": architecture.max_position_embeddings,
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
     }
+    (folder / (SENTENCEPIECE if tokenizer.is_sentencepiece else WORDPIECE)).write_bytes(tokenizer.content)
+    if tokenizer.is_sentencepiece:
+        described = build_tokenizer_json(tokenizer.content, tokenizer.do_lower_case, tokenizer.added)
+        (folder / TOKENIZER).write_text(described.to_str(pretty=True), encoding="utf-8")
+        settings |= {"tokenizer_class": "PreTrainedTokenizerFast", "keep_accents": False}
+        settings |= {f"{role}_token": token for role, token in SENTENCEPIECE_SPECIALS.items()}
+        settings |= {"bos_token": SENTENCEPIECE_SPECIALS["cls"], "eos_token": SENTENCEPIECE_SPECIALS["sep"]}
+    else:
+        settings["tokenizer_class"] = "BertTokenizer"
+        tokens = {str(token.id): token.model_dump(exclude={"id"}) for token in tokenizer.added_tokens}
+        settings |= {"added_tokens_decoder": tokens} if tokens else {}
+    if specials := [token.content for token in tokenizer.added_tokens if token.special]:
+        settings["additional_special_tokens"] = specials
     write_json(folder / TOKENIZER_CONFIG, settings)

@@ -28,7 +28,6 @@ def read_weights(folder: Path) -> dict[str, np.ndarray]:
     """
     for name, read in ((SAFETENSORS, _read_safetensors), (PYTORCH, _read_pytorch)):
         if (folder / name).is_file():
-            refuse_pointer(folder / name)
             return read(folder / name)
         if (folder / f"{name}.index.json").is_file():
             return _read_shards(folder / f"{name}.index.json", read)
@@ -38,9 +37,7 @@ def read_weights(folder: Path) -> dict[str, np.ndarray]:
 def refuse_pointer(file: Path) -> None:
     """Raise CheckpointError if a file is a pointer, as `git clone` without git-lfs writes for a large file."""
     if file.is_file() and file.stat().st_size < POINTER_BYTES and file.read_bytes().startswith(POINTER):
-        raise CheckpointError(
-            f"{file} is git-lfs's pointer to the file, not the file: run `git lfs pull` in its folder"
-        )
+        raise CheckpointError(f"{file} is git-lfs's pointer to the file: run `git lfs pull` in its folder")
 
 
 class IndexSchema(Schema):
@@ -51,16 +48,14 @@ class IndexSchema(Schema):
 
 def _read_shards(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     weight_files = read_json(index, IndexSchema, CheckpointError).weight_map
-    files = {name: index.parent / name for name in sorted(set(weight_files.values()))}
-    for file in files.values():
-        refuse_pointer(file)
-    shards = {name: read(file) for name, file in files.items()}
+    shards = {name: read(index.parent / name) for name in sorted(set(weight_files.values()))}
     if missing := [name for name, file in weight_files.items() if name not in shards[file]]:
         raise CheckpointError(f"{index} names weights that its files do not hold: {first_few(missing, 10)}")
     return {name: shards[file][name] for name, file in weight_files.items()}
 
 
 def _read_safetensors(file: Path) -> dict[str, np.ndarray]:
+    refuse_pointer(file)
     try:
         entries = safetensors.deserialize(file.read_bytes())
     except OSError as error:
@@ -83,13 +78,11 @@ def _to_array(entry: dict[str, Any], origin: str) -> np.ndarray:
 
 
 def _read_pytorch(file: Path) -> dict[str, np.ndarray]:
+    refuse_pointer(file)
     try:
         import torch
     except ImportError as error:
-        raise ConfigError(
-            f"{file} is read by torch, which cannot be imported here ({error}): install torch, or save the model as "
-            f"{SAFETENSORS}"
-        ) from error
+        raise ConfigError(f"{file} needs torch ({error}): install it, or save the model as {SAFETENSORS}") from error
     damaged = f"{file} is damaged, or holds more than weights"
     try:
         _refuse_growing(file, damaged)

@@ -5,89 +5,81 @@ google's checkpoints cover pre-training, classification, regression, RACE, and b
 """
 
 import re
-from collections.abc import Iterator
 
 import numpy as np
 
 MAPPING = "albert.encoder.embedding_hidden_mapping"
 _TABLES = ("word_embeddings", "position_embeddings", "token_type_embeddings")
 
-_GOOGLE_DENSE = {
+# Names of modules by this project's; of those in a block below albert.encoder, with the block's number at the star.
+_GOOGLE = {
     MAPPING: "bert/encoder/embedding_hidden_mapping_in",
+    "albert.embeddings.layer_norm": "bert/embeddings/LayerNorm",
     "albert.pooler": "bert/pooler/dense",
     "mlm.dense": "cls/predictions/transform/dense",
+    "mlm.layer_norm": "cls/predictions/transform/LayerNorm",
     "start_logits": "start_logits/dense",
     "end_hidden": "end_logits/dense_0",
+    "end_layer_norm": "end_logits/LayerNorm",
     "end_logits": "end_logits/dense_1",
     "answer_hidden": "answer_class/dense_0",
     "answer_logits": "answer_class/dense_1",
 }
-_GOOGLE_LAYER_NORMS = {
-    "albert.embeddings.layer_norm": "bert/embeddings/LayerNorm",
-    "mlm.layer_norm": "cls/predictions/transform/LayerNorm",
-    "end_layer_norm": "end_logits/LayerNorm",
-}
-# Output layers, which google stores as (labels, in); those of classification, regression and RACE have no scope.
-_GOOGLE_OUTPUT_LAYERS = {"sop": "cls/seq_relationship/", "qa_outputs": "cls/squad/", "classifier": ""}
-# Names below albert.encoder, with the block's number at the star -> names below _GOOGLE_BLOCK.
-_GOOGLE_BLOCK = "bert/encoder/transformer/group_{}/inner_group_{}/"
-_GOOGLE_BLOCK_DENSE = {
+_GOOGLE_SCOPE = "bert/encoder/transformer/group_{}/inner_group_{}/"
+_GOOGLE_BLOCK = {
     "attentions.*.query": "attention_1/self/query",
     "attentions.*.key": "attention_1/self/key",
     "attentions.*.value": "attention_1/self/value",
     "attentions.*.output": "attention_1/output/dense",
+    "attentions.*.layer_norm": "LayerNorm",
     "feed_forwards.*.intermediate": "ffn_1/intermediate/dense",
     "feed_forwards.*.output": "ffn_1/intermediate/output/dense",
+    "feed_forwards.*.layer_norm": "LayerNorm_1",
 }
-_GOOGLE_BLOCK_LAYER_NORMS = {"attentions.*.layer_norm": "LayerNorm", "feed_forwards.*.layer_norm": "LayerNorm_1"}
+_GOOGLE_ENDINGS = {"weight": "/kernel", "bias": "/bias", "gamma": "/gamma", "beta": "/beta"}
+# Output layers, which google stores as (labels, in); those of classification, regression and RACE have no scope.
+_GOOGLE_OUTPUT_LAYERS = {"sop": "cls/seq_relationship/", "qa_outputs": "cls/squad/", "classifier": ""}
 # Slots and counters of google's and TensorFlow's optimizers.
 _TRAINING_STATE = re.compile(r"(.*/)?(adam_[mv]|lamb_[mv]|Adam|Adam_1|global_step|beta[12]_power|learning_rate)")
 
-_HF_DENSE = {
+_ALBERT = {
     MAPPING: "albert.encoder.embedding_hidden_mapping_in",
+    "albert.embeddings.layer_norm": "albert.embeddings.LayerNorm",
     "albert.pooler": "albert.pooler",
     "mlm.dense": "predictions.dense",
+    "mlm.layer_norm": "predictions.LayerNorm",
     "sop": "sop_classifier.classifier",
 }
-_HF_LAYER_NORMS = {
-    "albert.embeddings.layer_norm": "albert.embeddings.LayerNorm",
-    "mlm.layer_norm": "predictions.LayerNorm",
-}
-_HF_BLOCK = "albert.encoder.albert_layer_groups.{}.albert_layers.{}."
-_HF_BLOCK_DENSE = {
+_ALBERT_SCOPE = "albert.encoder.albert_layer_groups.{}.albert_layers.{}."
+_ALBERT_BLOCK = {
     "attentions.*.query": "attention.query",
     "attentions.*.key": "attention.key",
     "attentions.*.value": "attention.value",
     "attentions.*.output": "attention.dense",
+    "attentions.*.layer_norm": "attention.LayerNorm",
     "feed_forwards.*.intermediate": "ffn",
     "feed_forwards.*.output": "ffn_output",
-}
-_HF_BLOCK_LAYER_NORMS = {
-    "attentions.*.layer_norm": "attention.LayerNorm",
     "feed_forwards.*.layer_norm": "full_layer_layer_norm",
 }
-_BERT_DENSE = {
+_BERT = {
+    "albert.embeddings.layer_norm": "bert.embeddings.LayerNorm",
     "albert.pooler": "bert.pooler.dense",
     "mlm.dense": "cls.predictions.transform.dense",
+    "mlm.layer_norm": "cls.predictions.transform.LayerNorm",
     "sop": "cls.seq_relationship",
 }
-_BERT_LAYER_NORMS = {
-    "albert.embeddings.layer_norm": "bert.embeddings.LayerNorm",
-    "mlm.layer_norm": "cls.predictions.transform.LayerNorm",
-}
-_BERT_BLOCK = "bert.encoder.layer.{}."
-_BERT_BLOCK_DENSE = {
+_BERT_SCOPE = "bert.encoder.layer.{}."
+_BERT_BLOCK = {
     "attentions.*.query": "attention.self.query",
     "attentions.*.key": "attention.self.key",
     "attentions.*.value": "attention.self.value",
     "attentions.*.output": "attention.output.dense",
+    "attentions.*.layer_norm": "attention.output.LayerNorm",
     "feed_forwards.*.intermediate": "intermediate.dense",
     "feed_forwards.*.output": "output.dense",
-}
-_BERT_BLOCK_LAYER_NORMS = {
-    "attentions.*.layer_norm": "attention.output.LayerNorm",
     "feed_forwards.*.layer_norm": "output.LayerNorm",
 }
+_TORCH_ENDINGS = {"weight": ".weight", "bias": ".bias", "gamma": ".weight", "beta": ".bias"}
 # Copies in Hugging Face's state dicts, and the weights they are tied to.
 TIED_COPIES = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -102,13 +94,10 @@ def google_names(num_hidden_groups: int = 1, inner_group_num: int = 1) -> dict[s
 
     Block i * inner_group_num + j here is google's inner group j of group i.
     """
-    size = num_hidden_groups, inner_group_num
     names = {f"albert.embeddings.{table}": f"bert/embeddings/{table}" for table in _TABLES}
-    for name, module in _modules(_GOOGLE_DENSE, _GOOGLE_BLOCK_DENSE, _GOOGLE_BLOCK, *size):
-        names |= {f"{name}.weight": f"{module}/kernel", f"{name}.bias": f"{module}/bias"}
+    names |= _weights(_GOOGLE, _GOOGLE_ENDINGS)
+    names |= _weights(_blocks(_GOOGLE_BLOCK, _GOOGLE_SCOPE, num_hidden_groups, inner_group_num), _GOOGLE_ENDINGS)
     del names["answer_logits.bias"]  # google's head has none
-    for name, module in _modules(_GOOGLE_LAYER_NORMS, _GOOGLE_BLOCK_LAYER_NORMS, _GOOGLE_BLOCK, *size):
-        names |= {f"{name}.gamma": f"{module}/gamma", f"{name}.beta": f"{module}/beta"}
     for name, scope in _GOOGLE_OUTPUT_LAYERS.items():
         names |= {f"{name}.weight": f"{scope}output_weights", f"{name}.bias": f"{scope}output_bias"}
     return names | {"mlm.bias": "cls/predictions/output_bias"}
@@ -120,12 +109,9 @@ def hugging_face_names(num_hidden_groups: int = 1, inner_group_num: int = 1) -> 
     With share_parameters none, every layer is a group at Hugging Face: num_hidden_groups is the number of layers.
     Blocks are numbered as in google_names.
     """
-    size = num_hidden_groups, inner_group_num
     names = {f"albert.embeddings.{table}": f"albert.embeddings.{table}.weight" for table in _TABLES}
-    for name, module in _modules(_HF_DENSE, _HF_BLOCK_DENSE, _HF_BLOCK, *size):
-        names |= {f"{name}.weight": f"{module}.weight", f"{name}.bias": f"{module}.bias"}
-    for name, module in _modules(_HF_LAYER_NORMS, _HF_BLOCK_LAYER_NORMS, _HF_BLOCK, *size):
-        names |= {f"{name}.gamma": f"{module}.weight", f"{name}.beta": f"{module}.bias"}
+    names |= _weights(_ALBERT, _TORCH_ENDINGS)
+    names |= _weights(_blocks(_ALBERT_BLOCK, _ALBERT_SCOPE, num_hidden_groups, inner_group_num), _TORCH_ENDINGS)
     return names | {"mlm.bias": "predictions.bias"}
 
 
@@ -135,22 +121,26 @@ def bert_names(layers: int) -> dict[str, str]:
     Its next-sentence head stands where the sentence-order head stands here.
     """
     names = {f"albert.embeddings.{table}": f"bert.embeddings.{table}.weight" for table in _TABLES}
-    for name, module in _modules(_BERT_DENSE, _BERT_BLOCK_DENSE, _BERT_BLOCK, layers, 1):
-        names |= {f"{name}.weight": f"{module}.weight", f"{name}.bias": f"{module}.bias"}
-    for name, module in _modules(_BERT_LAYER_NORMS, _BERT_BLOCK_LAYER_NORMS, _BERT_BLOCK, layers, 1):
-        names |= {f"{name}.gamma": f"{module}.weight", f"{name}.beta": f"{module}.bias"}
+    names |= _weights(_BERT, _TORCH_ENDINGS) | _weights(_blocks(_BERT_BLOCK, _BERT_SCOPE, layers, 1), _TORCH_ENDINGS)
     return names | {"mlm.bias": "cls.predictions.bias"}
 
 
-def _modules(
-    outer_modules: dict[str, str], block_modules: dict[str, str], block_scope: str, groups: int, inner_groups: int
-) -> Iterator[tuple[str, str]]:
-    """Yield this project's and the other name of all modules: those outside the blocks and those in every block."""
-    yield from outer_modules.items()
-    for block in range(groups * inner_groups):
-        scope = block_scope.format(*divmod(block, inner_groups))
-        for name, module in block_modules.items():
-            yield "albert.encoder." + name.replace("*", str(block)), scope + module
+def _blocks(modules: dict[str, str], scope: str, groups: int, inner_groups: int) -> dict[str, str]:
+    """Return the names of the modules of all blocks, by this project's name."""
+    return {
+        f"albert.encoder.{name.replace('*', str(block))}": scope.format(*divmod(block, inner_groups)) + module
+        for block in range(groups * inner_groups)
+        for name, module in modules.items()
+    }
+
+
+def _weights(modules: dict[str, str], endings: dict[str, str]) -> dict[str, str]:
+    """Return the names of the two weights of each module, by this project's name."""
+    names = {}
+    for name, module in modules.items():
+        for weight in ("gamma", "beta") if name.endswith("layer_norm") else ("weight", "bias"):
+            names[f"{name}.{weight}"] = module + endings[weight]
+    return names
 
 
 def from_google(variable: str, value: np.ndarray) -> np.ndarray:

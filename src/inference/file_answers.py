@@ -26,7 +26,9 @@ class Answering(Protocol):
 
     task_info: TaskInfo
 
-    def predict(self, records: Sequence[Record], skip: bool = False) -> list[Record]: ...
+    def predict(self, records: Sequence[Record]) -> list[Record]: ...
+
+    def skip(self, records: Sequence[Record]) -> None: ...
 
 
 def bounds_of_part(records: Iterator[NumberedRecord], index: int, count: int) -> tuple[int, int]:
@@ -99,7 +101,7 @@ def answer_records(
     ):
         for _ in range(begin // RECORDS_AT_ONCE):
             skipped = itertools.islice(records, RECORDS_AT_ONCE)
-            predictor.predict([record.record for record in skipped if not record.error], True)
+            predictor.skip([record.record for record in skipped if not record.error])
         while batch := list(itertools.islice(records, RECORDS_AT_ONCE)):
             for record, answer in answered(predictor, batch):
                 failed += "error" in answer

@@ -6,7 +6,6 @@ Shape letters: B rows of a batch, C texts of a row, N tokens of a batch, L token
 import heapq
 import logging
 import math
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +16,7 @@ from src.albert_config import AlbertConfig
 from src.data.feature_cache import Features
 from src.data.feature_files import Column
 from src.data.length_buckets import graded_widths, power_of_two
-from src.data.packing import TEXT_COLUMNS, pack_texts
+from src.data.packing import TEXT_COLUMNS, Packing
 from src.finetune_eval_model import PackedNetwork
 from src.tasks.task_info import TaskInfo
 from src.training.flops import forward_flops
@@ -30,12 +29,11 @@ COMPILATION = 5e11  # cost of compiling albert_base in FLOPs: 1.2 s on two cores
 MOST_SHAPES = 32  # compiled before only existing ones are reused: each takes memory for good
 
 
-class NetworkBatches(ABC):
+class NetworkBatches:
     """Batching of rows for a network; few shapes for one that is compiled per shape, each new one logged.
 
     Args:
-        network: takes such batches.
-        task_info: of the network.
+        network: AnsweringNetwork or ExportedNetwork for PaddedBatches, PackedNetwork for PackedBatches.
         texts_per_row: C.
         tokens: N including padding, at least one row; 0: a fast size with bounded memory.
     """
@@ -46,30 +44,33 @@ class NetworkBatches(ABC):
         self.network = network
         self.architecture = architecture
         self.task_info = task_info
-        self.texts = texts_per_row
+        self.texts_per_row = texts_per_row
         self._tokens = tokens
-        self._announced: set[tuple[int, ...]] = set()
+        self._compiled: set[tuple[int, ...]] = set()
 
-    @abstractmethod
     def batches(self, features: Features) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
         """Yield row indices (B,), with -1 for filler rows, and the network's inputs; every row appears once."""
+        raise NotImplementedError
 
     def tokens_at_once(self, width: int) -> int:
         """Return the tokens of a batch of rows of this width, which is that of all texts side by side."""
         if self._tokens:
             return max(width, self._tokens)
-        rows = rows_in_memory(self.architecture, width // self.texts, self.task_info.searched_starts) // self.texts
+        rows = (
+            rows_in_memory(self.architecture, width // self.texts_per_row, self.task_info.searched_starts)
+            // self.texts_per_row
+        )
         return max(width, min(rows * width, TOKENS_AT_ONCE))
 
     def widths(self, lengths: np.ndarray) -> np.ndarray:
         """Return slightly padded widths of rows with these lengths (B,), all texts side by side."""
         shortest, longest = self.task_info.shortest_row, self.task_info.max_seq_length
-        return self.texts * graded_widths(-(-lengths // self.texts), shortest, longest)
+        return self.texts_per_row * graded_widths(-(-lengths // self.texts_per_row), shortest, longest)
 
-    def announce(self, shape: tuple[int, ...], meaning: str) -> None:
-        """Log that the network will be compiled, if this shape is new to it."""
-        if not self.network.portable and shape not in self._announced:
-            self._announced.add(shape)
+    def note_shape(self, shape: tuple[int, ...], meaning: str) -> None:
+        """Note that the network is compiled for this shape, and log that if it is new."""
+        if not self.network.portable and shape not in self._compiled:
+            self._compiled.add(shape)
             logger.info(f"compiling the network for batches of {meaning}")
 
 
@@ -85,9 +86,9 @@ class PaddedBatches(NetworkBatches):
             max_rows = self.tokens_at_once(width) // width
             rows, order = np.split(order, [max_rows])
             if not self.network.portable:
-                rows = filled_up(rows, min(max_rows, power_of_two(len(rows))))
-            self.announce((len(rows), width), f"{len(rows)} rows of {width} tokens")
-            yield rows, [padded(features, name, rows, width) for name in self.network.input_columns]
+                rows = _filled_up(rows, min(max_rows, power_of_two(len(rows))))
+            self.note_shape((len(rows), width), f"{len(rows)} rows of {width} tokens")
+            yield rows, [_padded(features, name, rows, width) for name in self.network.input_columns]
 
 
 class PackedBatches(NetworkBatches):
@@ -100,12 +101,11 @@ class PackedBatches(NetworkBatches):
     def __init__(self, network: PackedNetwork, architecture: AlbertConfig, *others: Any) -> None:
         super().__init__(network, architecture, *others)
         self._compilation_tokens = COMPILATION / forward_flops(architecture, 1, 1)
-        self._compiled: set[tuple[int, ...]] = set()
         self._wasted_tokens: Counter[tuple[int, ...]] = Counter()  # by the shape that was rounded up
 
     def batches(self, features: Features) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
-        ids, segments, lengths = _texts(features, self.texts)
-        tokens = lengths.reshape(-1, self.texts).sum(1)
+        mask = features.values["input_mask"]
+        tokens = np.add.reduceat(mask.values, np.cumsum(mask.counts) - mask.counts)
         width = int(self.widths(features.values["input_ids"].counts).max())
         max_tokens = self.tokens_at_once(width)
         row_groups = even_parts(tokens, max_tokens, self._max_rows(max_tokens, width))
@@ -113,21 +113,19 @@ class PackedBatches(NetworkBatches):
         widths = tuple(column.width for column in further if not column.per_token)  # such as masked positions
         shape = self._shape(tokens, row_groups, width, max_tokens, widths)
         size, row_count, row_width = shape[:3]
-        self.announce(shape, f"{size} tokens" + "".join(f", {positions} positions per text" for positions in widths))
-        ends = np.cumsum(lengths)
+        self.note_shape(shape, f"{size} tokens" + "".join(f", {positions} positions per text" for positions in widths))
+        packing = Packing(self.texts_per_row, row_width)
         for row_group in row_groups:
-            texts = (self.texts * row_group[:, None] + np.arange(self.texts)).ravel()
-            entries = np.concatenate([np.arange(ends[text] - lengths[text], ends[text]) for text in texts])
-            text_count = self.texts * row_count
-            packed = pack_texts(ids[entries], segments[entries], lengths[texts], text_count, size, row_width)
-            rows = filled_up(row_group, row_count)
-            further_inputs = [padded(features, name, rows, row_width) for name in self.network.further_columns]
+            rows = _filled_up(row_group, row_count)
+            columns = {name: _padded(features, name, rows, width) for name in TEXT_COLUMNS}
+            packed = packing.pack(columns, rows >= 0, size)
+            further_inputs = [_padded(features, name, rows, row_width) for name in self.network.further_columns]
             yield rows, [*packed.values(), *further_inputs]
 
     def _max_rows(self, max_tokens: int, width: int) -> int:
         """Return the most rows of a batch whose head sees rows of this width; heads that search take more memory."""
         if not self.network.reads_tokens:
-            return max_tokens // (self.texts * SHORTEST)
+            return max_tokens // (self.texts_per_row * SHORTEST)
         return max(1, (1 if self.task_info.searched_starts else 4) * max_tokens // width)
 
     def _shape(
@@ -140,9 +138,9 @@ class PackedBatches(NetworkBatches):
         needed = max(int(tokens[row_group].sum()) for row_group in row_groups)
         rows = max(map(len, row_groups))
         if not self.network.reads_tokens:
-            needed = max(needed, rows * self.texts * SHORTEST)
+            needed = max(needed, rows * self.texts_per_row * SHORTEST)
         size = int(graded_widths(np.array([needed]), SHORTEST, max(max_tokens, needed))[0])
-        row_count = size // (self.texts * SHORTEST)
+        row_count = size // (self.texts_per_row * SHORTEST)
         row_width = 1
         if self.network.reads_tokens:
             row_count = max(rows, min(power_of_two(rows), self._max_rows(max_tokens, width)))
@@ -157,7 +155,6 @@ class PackedBatches(NetworkBatches):
             self._wasted_tokens[shape] += len(row_groups) * (best[0] - size)
             if self._wasted_tokens[shape] <= self._compilation_tokens or len(self._compiled) >= MOST_SHAPES:
                 return best
-        self._compiled.add(shape)
         return shape
 
 
@@ -182,35 +179,17 @@ def even_parts(tokens: np.ndarray, max_tokens: int, max_rows: int) -> list[np.nd
         group_count += 1 + group_count // 100
 
 
-def _texts(features: Features, texts_per_row: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return token and segment ids of all texts, concatenated (tokens,), and the length of each text (rows * C,).
-
-    Several texts are interleaved in a row: entry t * C + c is token t of text c, or padding.
-    """
-    ids, mask, segments = (features.values[name] for name in TEXT_COLUMNS)
-    rows = np.repeat(np.arange(len(ids.counts)), ids.counts)
-    entries = np.arange(len(ids.values)) - np.repeat(np.cumsum(ids.counts) - ids.counts, ids.counts)
-    text = rows * texts_per_row + entries % texts_per_row
-    order = np.argsort(text, kind="stable")
-    order = order[mask.values[order] == 1]
-    return (
-        ids.values[order],
-        segments.values[order],
-        np.bincount(text[order], minlength=texts_per_row * len(ids.counts)),
-    )
-
-
-def padded(features: Features, name: str, rows: np.ndarray, width: int) -> np.ndarray:
+def _padded(features: Features, name: str, rows: np.ndarray, width: int) -> np.ndarray:
     """Return rows of a column, (B, width of the batch or of the column) int32; the first row replaces -1."""
     column: Column = features.columns[name]
     ragged = features.values[name]
-    ends = np.cumsum(ragged.counts)
+    ends = ragged.counts.cumsum()
     table = np.full((len(rows), width if column.per_token else column.width), column.padding, np.int32)
     for table_row, row in zip(table, np.where(rows < 0, rows[0], rows), strict=True):
         table_row[: ragged.counts[row]] = ragged.values[ends[row] - ragged.counts[row] : ends[row]]
     return table
 
 
-def filled_up(rows: np.ndarray, size: int) -> np.ndarray:
+def _filled_up(rows: np.ndarray, size: int) -> np.ndarray:
     """Return `rows` padded with -1 to this size."""
     return np.append(rows, np.full(size - len(rows), -1))

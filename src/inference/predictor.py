@@ -20,7 +20,7 @@ from src.tasks.fill_mask import POOLER, EmbeddingsAnswerer, MaskAnswerer
 from src.tasks.question_answering import with_threshold
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
-from src.training.network_outputs import WORKING_MEMORY, OutputTable, rows_not_finite, rows_where
+from src.training.network_outputs import WORKING_MEMORY, OutputTable, rows_not_finite
 
 _RECORDS_AT_ONCE = 1024  # records whose rows and outputs are in memory together
 _OUTPUTS_AT_ONCE = WORKING_MEMORY // 16  # float32 numbers, each held about four times during computation
@@ -98,23 +98,36 @@ class Predictor:
         elif settings.pooling != POOLER or settings.normalise:
             raise ConfigError(f"pooling and normalise apply to embeddings, but the model's task is {task}")
 
-    def predict(self, records: Sequence[Record], skip: bool = False) -> list[Record]:
-        """Return one answer per record, in order; skip: answer nothing, but choose the sizes of batches.
+    def predict(self, records: Sequence[Record]) -> list[Record]:
+        """Return one answer per record, in order.
 
-        Earlier sizes decide about later ones, and these about the last digits of answers.
         A record that cannot be answered gets {"error": sentence}. The answer to a truncated text has truncated: true.
         """
+        items, answers = self._read(records)
+        for group in self._groups(items):
+            for (index, _), answer in zip(group, self._answer([item for _, item in group]), strict=True):
+                answers[index] = answer
+        return answers
+
+    def skip(self, records: Sequence[Record]) -> None:
+        """Choose the sizes of batches as `predict` would, and compute nothing.
+
+        Earlier sizes decide about later ones, and these about the last digits of answers.
+        """
+        items, _ = self._read(records)
+        for group in self._groups(items):
+            next(self._batches.batches(self._answerer.features([item for _, item in group])))
+
+    def _read(self, records: Sequence[Record]) -> tuple[list[tuple[int, Any]], list[Record]]:
+        """Return (index, item of the answerer) of all records that can be answered, and answers with others' errors."""
+        items = []
         answers: list[Record] = [{} for _ in records]
-        items: list[tuple[int, Any]] = []
         for index, record in enumerate(records):
             try:
                 items.append((index, self._answerer.read(record)))
             except DataError as error:
                 answers[index] = {"error": str(error)}
-        for group in self._groups(items):
-            for (index, _), answer in zip(group, self._answer([item for _, item in group], skip), strict=True):
-                answers[index] = answer
-        return answers
+        return items, answers
 
     def _groups(self, items: list[tuple[int, Any]]) -> Iterator[list[tuple[int, Any]]]:
         """Yield consecutive items in groups within _RECORDS_AT_ONCE and _OUTPUTS_AT_ONCE."""
@@ -132,18 +145,9 @@ class Predictor:
         if group:
             yield group
 
-    def _answer(self, items: list[Any], skip: bool = False) -> list[Record]:
-        """Return one answer per item; an item that the network cannot answer gets an error, the others an answer."""
+    def _answer(self, items: list[Any]) -> list[Record]:
+        """Return one answer per item; an item whose outputs are not finite gets an error, the others an answer."""
         features = self._answerer.features(items)
-        segments = features.values["segment_ids"]
-        unknown_segments = rows_where(segments, segments.values >= self.architecture.type_vocab_size)
-        if len(unknown_segments):
-            refused = self._answerer.items_of_rows(features)[unknown_segments]
-            error = "the model has type_vocab_size 1: leave out the second text"
-            return self._answer_others(items, refused, error, skip)
-        if skip:
-            next(self._batches.batches(features))
-            return [{} for _ in items]
         outputs = self._run(features)
         not_finite = rows_not_finite(outputs)
         if len(not_finite):
@@ -155,15 +159,6 @@ class Predictor:
             answers[index] = answers[index] | {"truncated": True}
         for index in self._answerer.items_of_rows(features)[not_finite]:
             answers[index] = {"error": "the network's outputs are not finite: its weights may be damaged"}
-        return answers
-
-    def _answer_others(self, items: list[Any], refused: np.ndarray, error: str, skip: bool) -> list[Record]:
-        """Return the answers of all items but the refused ones (indices), which get the error."""
-        answers: list[Record] = [{"error": error} for _ in items]
-        others = np.setdiff1d(np.arange(len(items)), refused)
-        if len(others):
-            for index, answer in zip(others, self._answer([items[index] for index in others], skip), strict=True):
-                answers[index] = answer
         return answers
 
     def _run(self, features: Features) -> dict[str, Any]:

@@ -55,12 +55,16 @@ class TextSearch:
         self._vectors = _of_length_1(np.stack(vectors))
         logger.info(f"searching {len(vectors):,} records")
 
-    def predict(self, records: Sequence[Record], skip: bool = False) -> list[Record]:
+    def skip(self, records: Sequence[Record]) -> None:
+        """Choose the sizes of batches as `predict` would, and compute nothing."""
+        self._predictor.skip(records)
+
+    def predict(self, records: Sequence[Record]) -> list[Record]:
         """Return {"matches": [{"score": cosine, "line": ..., "record": ...}, ...]}, best first, for each record.
 
         A record that cannot be answered gets {"error": sentence}, and a truncated text truncated: true.
         """
-        answers = self._predictor.predict(records, skip)
+        answers = self._predictor.predict(records)
         found = [answer for answer in answers if "pooled" in answer]
         if not found:
             return answers

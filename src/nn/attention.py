@@ -14,21 +14,15 @@ from mindspore import Tensor, nn, ops
 from src.albert_config import AlbertConfig
 from src.nn import fused_layers, fused_products
 from src.nn.dropout import Dropout
-from src.nn.layers import (
-    AddBias,
-    Softmax,
-    SwapMiddleAxes,
-    compute_dtype,
-    dense_product,
-)
+from src.nn.layers import AddBias, Softmax, SwapMiddleAxes, compute_dtype, dense_product
 from src.nn.native_operations import is_fused
 
 
 def relative_position_table(max_distance: int, head_size: int) -> np.ndarray:
     """Return NEZHA's fixed relative embeddings (Wei et al. 2019, section 3.1), (2 * max_distance + 1, D) float32.
 
-    Row r stands for the distance r - max_distance, key's place - query's: sin(r / 10000^(2k/D)) in even columns, cos in
-    odd ones. These are of r, as in NEZHA's own code, not of the distance, as in the paper.
+    Row r stands for the distance r - max_distance from query to key: sin(r / 10000^(2k/D)) in even columns, cos in odd
+    ones. These are of r, as in NEZHA's own code, not of the distance, as in the paper.
     """
     rows = np.arange(2 * max_distance + 1, dtype=np.float64)[:, None]
     angles = rows / 10000.0 ** (2 * (np.arange(head_size) // 2) / head_size)

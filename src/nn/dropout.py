@@ -28,10 +28,10 @@ FEATURES = 16  # of a row and of a column, for the masks of Dropout
 
 
 @cache
-def _features(places: int, axis: int) -> Tensor:
+def _features(count: int, axis: int) -> Tensor:
     """Return fixed random integers for each row (axis 0: below 128) or column (axis 1: below 256)."""
     random = np.random.default_rng([20200209, axis])
-    return Tensor(random.integers(0, 128 << axis, (places, FEATURES)).astype(np.float32))
+    return Tensor(random.integers(0, 128 << axis, (count, FEATURES)).astype(np.float32))
 
 
 random_features = constexpr(_features)  # shapes are known when a graph is compiled: a constant of the graph
@@ -57,7 +57,7 @@ class Dropout(nn.Cell):
 
     Args:
         probability: share of entries set to 0, to the next 2**-14; the others are multiplied by 1 / (1 - probability).
-        site: number of the place in the network; places with different numbers draw different masks.
+        site: number of this layer in the network; layers with different numbers draw different masks.
 
     Inputs: x (rows, columns) float32, key () int32. Identity when not training or probability is 0.
     """

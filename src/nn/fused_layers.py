@@ -78,13 +78,7 @@ class AddNormalise(nn.Cell):
         self.plain, self.dropping = _AddNormalise(epsilon), _DropAddNormalise(epsilon, probability)
 
     def construct(
-        self,
-        x: Tensor,
-        bias: Tensor,
-        residual: Tensor,
-        gamma: Tensor,
-        beta: Tensor,
-        factors: tuple[Tensor, ...] = (),
+        self, x: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor, factors: tuple[Tensor, ...] = ()
     ) -> Tensor:
         if factors:
             return self.dropping(x, bias, residual, gamma, beta, *factors)[0]
@@ -131,14 +125,7 @@ class _DropAddNormalise(nn.Cell):
         )
 
     def construct(
-        self,
-        x: Tensor,
-        bias: Tensor,
-        residual: Tensor,
-        gamma: Tensor,
-        beta: Tensor,
-        by_row: Tensor,
-        by_column: Tensor,
+        self, x: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor, by_row: Tensor, by_column: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         return self.value(x, bias, residual, gamma, beta, self.epsilon, by_row, by_column, self.probability)
 

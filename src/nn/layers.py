@@ -83,9 +83,8 @@ STOCK_ACTIVATIONS = ACTIVATIONS | {"gelu_new": ops.GeLU}
 class Spread(nn.Cell):
     """x, some of whose axes have length 1, broadcast to `shape`.
 
-    On CPU, operations of operands of unlike shapes (and quotients and integer operations of any) go through lists of
-    indices, 16 bytes for every entry of the result, which the kernel keeps for as long as the graph lives. A copy
-    costs less.
+    On CPU, operations of operands of unlike shapes keep lists of indices, 16 bytes for every entry of the result, as
+    long as the graph lives. A copy costs less.
     """
 
     def __init__(self, backend: Backend = Backend.AUTO) -> None:
@@ -99,8 +98,7 @@ class Spread(nn.Cell):
 class AddBias(nn.Cell):
     """x (N, C) + bias (C) of the same type. The bias's gradient is a product with ones.
 
-    BiasAddGrad takes several times as long on a CPU, and on an H100 1.3 ms for (12,288, 3,072) float16, which is ten
-    times what the product before the bias takes.
+    BiasAddGrad takes several times as long on a CPU, and on an H100 ten times as long as the product before the bias.
     """
 
     def __init__(self) -> None:
@@ -172,9 +170,8 @@ class _Normalise(nn.Cell):
 class _ApplyMask(nn.Cell):
     """x (N, C) where the fraction of its hash is at least the probability, over 1 - probability; else 0.
 
-    Hashes are an eighth of the product of factors by row (N, F) and by column (C, F). What all of them are compared
-    with and multiplied by is spread once for all layers: a number beside a tensor is one of two operands of unlike
-    shapes, too, and an H100 takes 0.12 ms to multiply (12,288, 768) float16 by one.
+    Hashes are an eighth of the product of factors by row (N, F) and by column (C, F). The probability and the scale are
+    spread once for all layers, because a number beside a tensor is an operand of unlike shape, too (see Spread).
     """
 
     def __init__(self, probability: float) -> None:
@@ -206,13 +203,7 @@ class _AddNormalise(nn.Cell):
         self.normalise = normalise
 
     def construct(
-        self,
-        x: Tensor,
-        bias: Tensor,
-        residual: Tensor,
-        gamma: Tensor,
-        beta: Tensor,
-        factors: tuple[Tensor, ...] = (),
+        self, x: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor, factors: tuple[Tensor, ...] = ()
     ) -> Tensor:
         summand = ops.cast(self.add_bias(x, ops.cast(bias, x.dtype)), residual.dtype)
         if factors:
@@ -251,8 +242,8 @@ class LayerNorm(nn.Cell):
 class Softmax(nn.Cell):
     """Softmax over the last axis, of length L, with the gradient out * (dout - sum(out * dout)).
 
-    On GPUs and Ascend a product with ones (L, L) makes the sums and spreads them: an H100 takes 0.44 ms to subtract
-    sums that are not spread from 96 x 12 x 128 rows.
+    On GPUs and Ascend a product with ones (L, L) makes the sums and spreads them, which is faster than to subtract sums
+    that are not spread.
     """
 
     def __init__(self, backend: Backend = Backend.AUTO) -> None:

@@ -110,8 +110,8 @@ def restore(cell: nn.Cell, contents: Checkpoint) -> None:
     refused = f"{contents.path} does not hold this run's state"
     if missing or unexpected:
         raise CheckpointError(f"{refused}: missing {abbreviated(missing)}, unexpected {abbreviated(unexpected)}")
-    if differing := differing_shapes(parameters, contents.values, parameters):
-        raise CheckpointError(f"{refused}: {abbreviated(list(differing.values()))}")
+    if differing := differing_shapes(parameters, contents.values):
+        raise CheckpointError(f"{refused}: {abbreviated(differing.values())}")
     set_parameters(parameters, contents.values)
 
 
