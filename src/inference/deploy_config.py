@@ -34,17 +34,11 @@ class ExportConfig(OneDeviceConfig):
     export_file_name: str = option(
         "", "DIR/NAME: writes NAME.mindir (.onnx, .air), NAME.json and the vocabulary to DIR", required=True
     )
-    file_format: str = option(
-        MINDIR, "ONNX needs onnxruntime; AIR needs Ascend and has fixed shapes", choices=(MINDIR, AIR, ONNX)
-    )
+    file_format: str = option(MINDIR, "ONNX needs onnxruntime, AIR needs Ascend", choices=(MINDIR, AIR, ONNX))
     export_embeddings: bool = option(False, "export only the encoder, without the task's head")
     export_batch_size: int = option(1, "AIR: batch size", minimum=1, maximum=ROWS, needs=("file_format", AIR))
     export_seq_length: int = option(
-        0,
-        "AIR: sequence length; 0: the task's max_seq_length",
-        minimum=0,
-        maximum=LENGTH,
-        needs=("file_format", AIR),
+        0, "AIR: length; 0: the task's max_seq_length", minimum=0, maximum=LENGTH, needs=("file_format", AIR)
     )
     null_threshold: float | None = NULL_THRESHOLD
     vocab_file_path: str = option("", "WordPiece vocabulary, if the checkpoint's folder has none")

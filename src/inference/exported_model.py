@@ -147,10 +147,7 @@ def load_onnxruntime() -> ModuleType:
     try:
         import onnxruntime
     except ImportError as error:
-        raise DataError(
-            f"ONNX files need onnxruntime, which cannot be imported here ({error}): pip install -r "
-            "requirements-onnx.txt"
-        ) from None
+        raise DataError(f"ONNX files need onnxruntime ({error}): pip install -r requirements-onnx.txt") from None
     return onnxruntime
 
 

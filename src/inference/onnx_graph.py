@@ -73,7 +73,7 @@ class OnnxGraph:
         if name not in self._initializers:
             self._initializers.add(name)
             tensor = self._graph.initializer.add(name=name, dims=values.shape, data_type=_DATA_TYPES[values.dtype])
-            tensor.raw_data = values.astype(values.dtype.newbyteorder("<")).tobytes()
+            tensor.raw_data = values.tobytes()
         return name
 
     def constant(self, values: Any, data_type: type = np.int64) -> str:

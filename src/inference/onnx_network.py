@@ -25,8 +25,7 @@ from src.finetune_eval_model import (
 from src.inference.onnx_graph import BOOL, FLOAT, INT32, INT64, OnnxGraph
 from src.nn.attention import relative_position_table
 
-BATCH, LENGTH = "batch", "length"
-INPUT_AXES = {"masked_lm_positions": (BATCH, "masks")}  # of the other inputs: BATCH, LENGTH
+BATCH, LENGTH, MASKS = "batch", "length", "masks"
 ACTIVATIONS: dict[str, tuple[str, dict[str, bytes]]] = {
     "gelu_new": ("Gelu", {"approximate": b"tanh"}),
     "gelu": ("Gelu", {}),
@@ -65,14 +64,6 @@ class NetworkGraph(OnnxGraph):
         scale, offset = self.weight(f"{name}.gamma"), self.weight(f"{name}.beta")
         return self.node("LayerNormalization", x, scale, offset, axis=-1, epsilon=epsilon)
 
-    def length(self, ids: str) -> str:
-        """Return the length of rows (B, L) as an array (1,)."""
-        return self.node("Shape", ids, start=1, end=2)
-
-    def first(self, sequence: str) -> str:
-        """Return the first token's state (B, H) of a sequence (B, L, H)."""
-        return self.node("Gather", sequence, self.constant(0), axis=1)
-
     def at_positions(self, sequence: str, positions: str) -> str:
         """Return the states (B, P, H) of a sequence (B, L, H) at positions (B, P) int64."""
         indices = self.node("Unsqueeze", positions, self.constant([2]))
@@ -85,7 +76,7 @@ class NetworkGraph(OnnxGraph):
         total = self.node("Add", words, self.node("Gather", self.weight(f"{name}.token_type_embeddings"), segments))
         if not self.config.use_relative_positions:
             table = self.weight(f"{name}.position_embeddings")
-            positions = self.node("Slice", table, self.constant([0]), self.length(ids))
+            positions = self.node("Slice", table, self.constant([0]), self.node("Shape", ids, start=1, end=2))
             total = self.node("Add", total, positions)
         states = self.layer_norm(f"{name}.layer_norm", total, self.config.layer_norm_eps)
         if self.config.embedding_projection:
@@ -96,7 +87,7 @@ class NetworkGraph(OnnxGraph):
         """Return embeddings of the clipped distances between all pairs of positions, (L, L, D)."""
         farthest = self.config.max_relative_position
         table = relative_position_table(farthest, self.config.hidden_size // self.config.num_attention_heads)
-        length = self.node("Squeeze", self.length(ids))
+        length = self.node("Squeeze", self.node("Shape", ids, start=1, end=2))
         positions = self.node("Range", self.constant(0), length, self.constant(1))
         column = self.node("Unsqueeze", positions, self.constant([1]))
         distances = self.node("Clip", self.node("Sub", positions, column), *map(self.constant, (-farthest, farthest)))
@@ -105,9 +96,8 @@ class NetworkGraph(OnnxGraph):
 
     def score_mask(self, mask: str) -> str:
         """Return what is added to attention scores, (B, 1, 1, L)."""
-        mask = self.node("Cast", self.node("Unsqueeze", mask, self.constant([1, 2])), to=FLOAT)
-        padding = self.node("Sub", self.constant(1, np.float32), mask)
-        return self.node("Mul", padding, self.constant(MASKED_SCORE, np.float32))
+        is_token = self.node("Cast", self.node("Unsqueeze", mask, self.constant([1, 2])), to=BOOL)
+        return self.node("Where", is_token, *(self.constant(score, np.float32) for score in (0, MASKED_SCORE)))
 
     def by_heads(self, name: str, x: str, order: list[int]) -> str:
         """Return a dense layer of x (B, L, H) by heads, (B, L, A, D) with its axes in this order."""
@@ -168,10 +158,10 @@ class NetworkGraph(OnnxGraph):
 
     def pooled(self, sequence: str) -> str:
         """Return the pooled output (B, H) of states (B, *, H), the first token's first."""
-        return self.node("Tanh", self.dense("albert.pooler", self.first(sequence)))
+        return self.node("Tanh", self.dense("albert.pooler", self.node("Gather", sequence, self.constant(0), axis=1)))
 
 
-Outputs = list[tuple[str, tuple[str | int, ...]]]  # values, and their axes after the batch
+Outputs = Sequence[tuple[str, tuple[str | int, ...]]]  # values, and their axes after the batch
 
 
 def _pooled(graph: NetworkGraph, texts: Sequence[str]) -> str:
@@ -213,7 +203,7 @@ def _fill_mask(graph: NetworkGraph, scores: FillMaskScores, *inputs: str) -> Out
     states = graph.layer_norm("mlm.layer_norm", states, scores.config.layer_norm_eps)
     tokens = graph.node("Transpose", graph.weight("albert.embeddings.word_embeddings"), perm=[1, 0])
     logits = graph.node("Add", graph.node("MatMul", states, tokens), graph.weight("mlm.bias"))
-    return [(logits, ("masks", scores.config.vocab_size))]
+    return [(logits, (MASKS, scores.config.vocab_size))]
 
 
 def _span_search(graph: NetworkGraph, scores: SpanSearchScores, *inputs: str) -> Outputs:
@@ -236,7 +226,8 @@ def _span_search(graph: NetworkGraph, scores: SpanSearchScores, *inputs: str) ->
 
     distribution = graph.node("Unsqueeze", graph.node("Softmax", start_logits, axis=-1), axis)
     expected = graph.node("Squeeze", graph.node("MatMul", distribution, sequence), axis)
-    pair = graph.node("Concat", expected, graph.first(sequence), axis=1)
+    first = graph.node("Gather", sequence, graph.constant(0), axis=1)
+    pair = graph.node("Concat", expected, first, axis=1)
     hidden = graph.node("Tanh", graph.dense("answer_hidden", pair))
     cls_logits = graph.node("MatMul", hidden, graph.weight("answer_logits.weight"))
     start_indices, end_indices = (graph.node("Cast", indices, to=INT32) for indices in (starts, ends))
@@ -246,10 +237,8 @@ def _span_search(graph: NetworkGraph, scores: SpanSearchScores, *inputs: str) ->
 
 
 def _end_logits(graph: NetworkGraph, sequence: str, start_states: str) -> str:
-    """Return end logits (B, S, L) of tokens (B, L, H) for the states of starts (B, S, H).
-
-    The dense layer on [token, start] is the sum of its parts, so that no (B, S, L, 2H) tensor is made.
-    """
+    """Return end logits (B, S, L) of tokens (B, L, H) for the states of starts (B, S, H)."""
+    # The dense layer on [token, start] is the sum of its parts, so that no (B, S, L, 2H) tensor is made.
     halves = graph.nodes("Split", 2, graph.weight("end_hidden.weight"), axis=0, num_outputs=2)
     tokens = graph.node("Add", graph.node("MatMul", sequence, halves[0]), graph.weight("end_hidden.bias"))
     starts = graph.node("MatMul", start_states, halves[1])
@@ -281,7 +270,9 @@ def write_network(scores: ScoresNetwork) -> bytes:
         network = f"{type(scores).__name__} with hidden_act {scores.config.hidden_act}"
         raise DataError(f"a network of {network} cannot be written as ONNX: use file_format MINDIR")
     graph = NetworkGraph(scores)
-    inputs = [graph.input(name, INPUT_AXES.get(name, (BATCH, LENGTH))) for name in scores.input_columns]
+    inputs = [
+        graph.input(name, (BATCH, MASKS if name == "masked_lm_positions" else LENGTH)) for name in scores.input_columns
+    ]
     outputs = HEADS[type(scores)](graph, scores, *inputs)
     if graph.unused:
         raise DataError(f"the weight {min(graph.unused)} cannot be written as ONNX: use file_format MINDIR")
