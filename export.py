@@ -13,20 +13,19 @@ from src.model_folder import ModelFolder
 
 def main(config: ExportConfig) -> None:
     """Load the weights, then write and check the files."""
-    target = choose_target(config.device_target)
+    # ONNX files are compared with the checkpoint on the CPU, where onnxruntime computes, too.
+    target = "CPU" if config.file_format == ONNX else choose_target(config.device_target)
     if config.file_format == AIR and target != "Ascend":
         raise DeviceError(f"file_format=AIR needs Ascend, this is {target}; use MINDIR or ONNX")
     setup_device(target, config.device_id, threads=config.threads)
     name = Path(config.export_file_name)
     check_output_folder(name.parent, "export_file_name's folder")
-    # MindSpore can write only the layers of CPUs as ONNX.
-    is_for_cpu = target == "CPU" or config.file_format == ONNX
     folder = ModelFolder.load(
         config.export_ckpt_file,
         config.vocab_file_path,
         config.spm_model_file,
         do_lower_case=config.do_lower_case,
-        backend=Backend.COMPOSED if is_for_cpu else Backend.ACCELERATOR,
+        backend=Backend.COMPOSED if target == "CPU" else Backend.ACCELERATOR,
     )
     model = folder.predictor(config.export_embeddings, portable=True, null_threshold=config.null_threshold)
     export_model(model, name, config.file_format, config.export_batch_size, config.export_seq_length)

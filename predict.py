@@ -8,7 +8,7 @@ from model_utils.backend import Backend
 from model_utils.config import run_main
 from model_utils.device import setup_device
 from src.inference.deploy_config import PredictConfig
-from src.inference.exported_model import MINDIR_SUFFIX, load_exported
+from src.inference.exported_model import ONNX_SUFFIX, SUFFIXES, load_exported
 from src.inference.file_answers import answer_records, bounds_of_part
 from src.inference.predictor import Predictor
 from src.inference.record_files import check_input, check_output, read_records
@@ -36,7 +36,7 @@ def main(config: PredictConfig) -> int:
             check_input(config.search, "auto", options)
             check_output(config.output, config.search)
     device = setup_device(
-        config.device_target,
+        "CPU" if config.model.endswith(ONNX_SUFFIX) else config.device_target,
         config.device_id,
         compute_type=config.compute_type,
         fused_layers=config.fused_layers,
@@ -57,7 +57,7 @@ def main(config: PredictConfig) -> int:
 
 
 def load_predictor(config: PredictConfig, backend: Backend) -> Predictor:
-    """Return the Predictor of a MINDIR, or of a checkpoint and the files beside it."""
+    """Return the Predictor of an exported file, or of a checkpoint, and the files beside it."""
     settings: dict[str, Any] = {
         "batch_tokens": config.batch_tokens,
         "top_k": None if config.search else config.top_k,
@@ -67,7 +67,7 @@ def load_predictor(config: PredictConfig, backend: Backend) -> Predictor:
         "normalise": config.normalise,
     }
     model = Path(config.model)
-    if model.suffix == MINDIR_SUFFIX:
+    if model.suffix in SUFFIXES:
         return load_exported(model, config.compute_type, backend, **settings)
     vocabulary = config.vocab_file_path, config.spm_model_file
     folder = ModelFolder.load(model, *vocabulary, config.compute_type, config.do_lower_case, backend)

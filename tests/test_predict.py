@@ -194,11 +194,14 @@ def test_standard_input_and_output(classifier: Path) -> None:
         (["--model", "m", "--serve", "8000", "--input", "x"], "input does not apply"),
         (["--model", "m", "--serve", "8000", "--input_format", "table"], "input_format does not apply"),
         (["--model", "m", "--serve", "8000", "--part", "0/2"], "part does not apply"),
-        (["--model", "m.onnx", "--input", "x", "--output", "-"], "model is m.onnx"),
+        (["--model", "m.air", "--input", "x", "--output", "-"], "model is m.air"),
+        (["--model", "m.onnx", "--serve", "8000", "--device_target", "GPU"], "device_target is .*GPU"),
+        (["--model", "m.onnx", "--serve", "8000", "--fused_layers", "always"], "fused_layers is .*always"),
+        (["--model", "m.onnx", "--serve", "8000", "--vocab_file_path", "v"], "vocab_file_path .* m.onnx"),
         (["--model", "m", "--input", "x", "--output", "-", "--allowed_hosts", "a"], "allowed_hosts"),
         (
             ["--model", "m.mindir", "--input", "x", "--output", "-", "--embeddings", "1"],
-            "embeddings .* MINDIR",
+            "embeddings .* m.mindir",
         ),
         (
             ["--model", "m", "--input", "x", "--output", "-", "--do_lower_case", "no"],

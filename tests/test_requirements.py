@@ -15,11 +15,12 @@ from tests.conftest import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 DEPENDENCIES = {"": PROJECT["dependencies"], **PROJECT["optional-dependencies"]}  # by extra
-FOLDERS = {"tests": ("", "test"), "benchmarks": ("", "test", "dev")}  # elsewhere "" alone, but for:
+FOLDERS = {"tests": ("", "test"), "benchmarks": ("", "test", "dev", "onnx")}  # elsewhere "" alone, but for:
 EXTRAS = {
     "scripts/run_tests.py": "test",
     "src/conversion/google_checkpoint.py": "convert",
     "src/conversion/torch_weights.py": "dev",
+    "src/inference/exported_model.py": "onnx",
     "src/text/arrow_tables.py": "arrow",
 }
 PACKAGES = {

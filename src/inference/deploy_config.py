@@ -7,6 +7,7 @@ from model_utils.errors import ConfigError
 from model_utils.schema import option
 from src.albert_config import LENGTH
 from src.inference.answer_tables import ENDINGS
+from src.inference.exported_model import ONNX_SUFFIX, SUFFIXES
 from src.tasks import TASKS
 from src.tasks.fill_mask import POOLER, POOLINGS
 from src.training.pretrain_config import PretrainConfig
@@ -31,13 +32,13 @@ class ExportConfig(OneDeviceConfig):
 
     export_ckpt_file: str = option("", "checkpoint, or folder of a run or a conversion", required=True)
     export_file_name: str = option(
-        "", "DIR/NAME: writes NAME.mindir, NAME.json and the vocabulary to DIR", required=True
+        "", "DIR/NAME: writes NAME.mindir (.onnx, .air), NAME.json and the vocabulary to DIR", required=True
     )
-    file_format: str = option(MINDIR, "AIR needs Ascend; AIR and ONNX have fixed shapes", choices=(MINDIR, AIR, ONNX))
+    file_format: str = option(MINDIR, "ONNX needs onnxruntime, AIR needs Ascend", choices=(MINDIR, AIR, ONNX))
     export_embeddings: bool = option(False, "export only the encoder, without the task's head")
-    export_batch_size: int = option(1, "AIR, ONNX: batch size", minimum=1, maximum=ROWS)
+    export_batch_size: int = option(1, "AIR: batch size", minimum=1, maximum=ROWS, needs=("file_format", AIR))
     export_seq_length: int = option(
-        0, "AIR, ONNX: sequence length; 0: the task's max_seq_length", minimum=0, maximum=LENGTH
+        0, "AIR: length; 0: the task's max_seq_length", minimum=0, maximum=LENGTH, needs=("file_format", AIR)
     )
     null_threshold: float | None = NULL_THRESHOLD
     vocab_file_path: str = option("", "WordPiece vocabulary, if the checkpoint's folder has none")
@@ -50,14 +51,12 @@ class ExportConfig(OneDeviceConfig):
             raise ConfigError(f"export_file_name is {self.export_file_name}; give DIR/NAME or NAME without an ending")
         if self.export_file_name.endswith(("/", "/.")):
             raise ConfigError(f"export_file_name is {self.export_file_name}, a folder; give DIR/NAME")
-        if self.file_format == MINDIR and (self.export_batch_size != 1 or self.export_seq_length):
-            raise ConfigError("export_batch_size and export_seq_length do not apply to MINDIR, which takes any shape")
 
 
 class PredictConfig(LayersConfig):
     """Run a trained model on raw text: python predict.py."""
 
-    model: str = option("", "NAME.mindir, a checkpoint, or folder of a run or a conversion", required=True)
+    model: str = option("", "NAME.mindir, NAME.onnx, a checkpoint, or folder of a run or a conversion", required=True)
     input: str = option(
         "", "records: .jsonl, .ndjson, .json, .tsv, .csv, .xls, .xlsx, .parquet, .arrow, text; -: standard input"
     )
@@ -119,7 +118,8 @@ class PredictConfig(LayersConfig):
             raise ConfigError("part needs an input that is a file, not -, and JSON lines as output")
         if self.search and self.serve:
             raise ConfigError("search does not apply to a server: leave out search, or serve")
-        if self.search and not (self.embeddings or self.model.endswith(".mindir")):
+        is_exported = self.model.endswith(SUFFIXES)
+        if self.search and not (self.embeddings or is_exported):
             raise ConfigError("search needs vectors: give --embeddings true, too")
         if self.search == "-" and self.input == "-":
             raise ConfigError("search and input are both standard input: name a file for one of them")
@@ -128,16 +128,22 @@ class PredictConfig(LayersConfig):
                 raise ConfigError(f"{key} applies to a server only: give serve, too, or leave it out")
         if not self.serve and not (self.input and self.output):
             raise ConfigError("give --input and --output (- for standard input and output), or --serve HOST:PORT")
-        if self.model.lower().endswith((".onnx", ".air")):
+        if self.model.lower().endswith(".air"):
             raise ConfigError(
-                f"model is {self.model}, but ONNX and AIR files run in their own runtimes only; give NAME.mindir "
-                "(export.py --file_format MINDIR), a checkpoint, or the folder of a run or a conversion"
+                f"model is {self.model}, but AIR files run in Ascend's own runtime only; give NAME.mindir, NAME.onnx, "
+                "a checkpoint, or the folder of a run or a conversion"
             )
+        for key, allowed in (("device_target", ("auto", "CPU")), ("fused_layers", ("auto", "never"))):
+            if self.model.endswith(ONNX_SUFFIX) and (value := getattr(self, key)) not in allowed:
+                hint = f"onnxruntime computes {self.model} on the CPU, without the C++ layers"
+                raise ConfigError(key=key, value=value, expected=" or ".join(allowed), hint=hint)
         if not (self.do_lower_case or self.vocab_file_path or self.spm_model_file):
             raise ConfigError(
                 "do_lower_case=false applies only with vocab_file_path or spm_model_file; without them the tokenizer "
                 "beside the weights decides"
             )
         fixed_by_export = [key for key in ("embeddings", "vocab_file_path", "spm_model_file") if getattr(self, key)]
-        if self.model.endswith(".mindir") and fixed_by_export:
-            raise ConfigError(f"{fixed_by_export[0]} does not apply to a MINDIR: its export fixed head and vocabulary")
+        if is_exported and fixed_by_export:
+            raise ConfigError(
+                f"{fixed_by_export[0]} does not apply to {self.model}: its export fixed head and vocabulary"
+            )

@@ -1,13 +1,15 @@
-"""Loading of an exported model: NAME.mindir, NAME.json and the vocabulary that export.py wrote."""
+"""Loading of an exported model: NAME.mindir or NAME.onnx, NAME.json and the vocabulary that export.py wrote."""
 
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import mindspore as ms
 from mindspore import Tensor, nn
 
+from model_utils import cpu_threads
 from model_utils.backend import Backend
 from model_utils.device import ensure_device
 from model_utils.errors import ConfigError, DataError
@@ -22,7 +24,8 @@ from src.tasks.task_info import TaskInfo
 from src.tokenization import build_tokenizer
 
 FORMAT_VERSION = 1
-MINDIR_SUFFIX = ".mindir"
+ONNX_SUFFIX = ".onnx"
+SUFFIXES = (".mindir", ONNX_SUFFIX)
 
 
 class InputSchema(Schema):
@@ -61,16 +64,17 @@ class DescriptionSchema(Schema):
 def load_exported(
     file: Path, compute_type: str = "float32", backend: Backend = Backend.AUTO, **settings: Any
 ) -> Predictor:
-    """Return a Predictor for NAME.mindir and the files beside it.
+    """Return a Predictor for NAME.mindir or NAME.onnx and the files beside it; onnxruntime computes ONNX on the CPU.
 
     Sets up the device as ModelFolder.network does, unless that is done already.
 
     Args:
-        backend: FUSED, or AUTO with a compiler on a CPU: the C++ layers compute with the graph's weights.
+        backend: FUSED, or AUTO with a compiler on a CPU: the C++ layers compute with a MINDIR's weights.
         settings: those of ModelFolder.predictor.
 
     Raises:
-        DataError, CheckpointError: a file is missing, damaged, or does not belong to the others.
+        DataError, CheckpointError: a file is missing, damaged, or does not belong to the others; or onnxruntime is
+            not installed.
         ConfigError: the settings do not apply to the task, or bfloat16 is asked for and the graph itself, which is
             float32, has to run.
         DeviceError: the device cannot be set up.
@@ -82,7 +86,9 @@ def load_exported(
     tokenizer = build_tokenizer(*vocabulary_paths, described.do_lower_case)
     if tokenizer.sha256 != described.vocabulary.sha256:
         raise DataError(f"{vocabulary} is not the vocabulary that {file.name} was exported with")
-    if compute_type != "float32" and not is_fused(backend):
+    is_onnx = file.suffix == ONNX_SUFFIX
+    fused = not is_onnx and is_fused(backend)
+    if compute_type != "float32" and not fused:
         raise ConfigError(
             f"compute_type={compute_type} needs the C++ layers, which are not in use for {file}; use "
             "compute_type=float32"
@@ -90,8 +96,8 @@ def load_exported(
     architecture = AlbertConfig.from_values(described.architecture, file.with_suffix(".json"))
     architecture = architecture.replace(compute_type=compute_type, backend=backend)
     task_info = task_info.fitted(architecture)
-    graph = load_mindir(file)
-    network = fused_network(graph, architecture, task_info) if is_fused(backend) else ExportedNetwork(graph, described)
+    graph: Any = load_onnx(file) if is_onnx else load_mindir(file)
+    network = fused_network(graph, architecture, task_info) if fused else ExportedNetwork(graph, described)
     predictor = Predictor(task_info, tokenizer, network, architecture, AnswerSettings(**settings))
     predictor.file = file
     return predictor
@@ -110,7 +116,7 @@ def fused_network(graph: nn.Cell, architecture: AlbertConfig, task_info: TaskInf
 
 
 def read_description(file: Path) -> tuple[DescriptionSchema, TaskInfo]:
-    """Return the contents of NAME.json; DataError if it or NAME.mindir is missing or damaged, or they do not match."""
+    """Return the contents of NAME.json; DataError if it or the graph's file is missing or damaged, or no match."""
     path = file.with_suffix(".json")
     if not os.path.lexists(path):
         raise DataError(f"{path} is missing: copy it from the folder that {file.name} was exported to")
@@ -136,14 +142,43 @@ def load_mindir(file: Path) -> nn.Cell:
         raise DataError(f"{file} cannot be loaded: it may be damaged") from error
 
 
+def load_onnxruntime() -> ModuleType:
+    """Return the package onnxruntime; DataError if it is not installed."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise DataError(f"ONNX files need onnxruntime ({error}): pip install -r requirements-onnx.txt") from None
+    return onnxruntime
+
+
+def load_onnx(file: Path) -> Callable[..., tuple[Tensor, ...]]:
+    """Return the graph in an ONNX file as a function of its inputs; DataError if onnxruntime does not load it."""
+    onnxruntime = load_onnxruntime()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = cpu_threads.threads()
+    try:
+        session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's errors have no other base
+        reason = str(error).strip().splitlines()[0]
+        raise DataError(f"{file} cannot be loaded by onnxruntime {onnxruntime.__version__}: {reason}") from error
+    names = [column.name for column in session.get_inputs()]
+
+    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
+        columns = dict(zip(names, map(Tensor.asnumpy, inputs), strict=True))
+        return tuple(map(Tensor, session.run(None, columns)))
+
+    return run
+
+
 class ExportedNetwork:
-    """Graph of a MINDIR with the interface of src.finetune_eval_model.AnsweringNetwork."""
+    """Exported graph with the interface of src.finetune_eval_model.AnsweringNetwork."""
 
     portable = True
 
     def __init__(self, graph: Callable[..., Any], described: DescriptionSchema) -> None:
-        if "4 * length" in described.inputs[0].shape:
-            raise DataError("the MINDIR takes exactly four options: export the model again with this version")
+        shape = described.inputs[0].shape
+        if shape not in ((), ("batch", "length")):
+            raise DataError(f"the file takes inputs of shape {shape} only: export the model again with this version")
         self.graph = graph
         self.input_columns = tuple(column.name for column in described.inputs)
         self.output_names = tuple(output.name for output in described.outputs)

@@ -1,25 +1,22 @@
 """Export of a trained network as MINDIR, AIR or ONNX, checked against the original on sample batches.
 
-NAME.mindir (.air, .onnx)   the network, for any batch size and length (AIR, ONNX: fixed)
+NAME.mindir (.onnx, .air)   the network, for any batch size and length (AIR: fixed)
 NAME.model, NAME.vocab.txt  the vocabulary; added tokens lie beside it (src/text/added_tokens.py)
 NAME.json                   inputs, outputs, task, labels, lengths, thresholds, architecture, both files' sha256
 """
 
 import contextlib
 import errno
-import importlib
 import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import mindspore as ms
-import mindspore.onnx
 import numpy as np
 from mindspore import Tensor
-from mindspore.train import serialization
+from mindspore.train import mind_ir_pb2, serialization
 
 from model_utils.config import is_out_of_memory
 from model_utils.errors import CheckpointError, ConfigError, DataError
@@ -27,8 +24,8 @@ from model_utils.files import NAME_BYTES, make_readable, scratch_folder, sync_to
 from model_utils.json_files import write_checked
 from src.data.feature_files import sha256_of
 from src.inference.deploy_config import AIR, MINDIR, ONNX
-from src.inference.exported_model import FORMAT_VERSION, load_mindir
-from src.inference.exported_protobuf import make_reproducible, name_onnx_outputs
+from src.inference.exported_model import FORMAT_VERSION, load_mindir, load_onnx, load_onnxruntime
+from src.inference.onnx_network import write_network
 from src.inference.predictor import Predictor
 from src.text.added_tokens import added_tokens_file
 
@@ -37,32 +34,36 @@ TOLERANCE = 1e-5  # of an output's largest entry, or of 1 where that is smaller
 FORBIDDEN = 1e20  # larger values are masks, not logits: compared relative to themselves
 SCRATCH = "network"  # name of the file while MindSpore writes it
 LARGEST = 2**31 - 2**24  # bytes of weights; protocol buffers hold less than 2 GiB
-SHAPES = (1, 9), (3, 24)  # (batch, length) that a MINDIR is checked on, besides the longest
+SHAPES = (1, 9), (3, 24)  # (batch, length) that files are checked on, besides the longest
 
 
 def export_model(model: Predictor, name: Path, file_format: str, batch_size: int = 1, length: int = 0) -> None:
     """Write the files DIR/NAME.* of a model with a portable network, replacing existing ones.
 
     Args:
-        batch_size: of AIR and ONNX.
-        length: of AIR and ONNX; 0: the model's max_seq_length.
+        batch_size: of AIR.
+        length: of AIR; 0: the model's max_seq_length.
 
     Raises:
         CheckpointError: the outputs of the exported file differ from the model's; nothing is written.
         ConfigError: the network does not take rows of this length.
-        DataError: the folder is not writable, MindSpore cannot write the network in this format, the weights are too
-            large for one file, or onnxruntime, which checks ONNX, is not installed.
+        DataError: the folder is not writable, the network cannot be written in this format, the weights are too large
+            for one file, or onnxruntime, which checks ONNX, is not installed.
     """
     if not model.network.portable:
         raise ValueError("the network is not portable: build it with ModelFolder.predictor(portable=True)")
     fixed_shape = _checked_shape(model, name, file_format, batch_size, length)
     target = name.with_name(f"{name.name}.{file_format.lower()}")
+    onnx = write_network(model.network.scores) if file_format == ONNX else b""
     with _as_data_errors(target), scratch_folder(target) as temporary:
         file = temporary / f"{name.name}.{file_format.lower()}"
-        _write(model, file, file_format, fixed_shape)
+        if onnx:
+            file.write_bytes(onnx)
+        else:
+            _write(model, file, file_format, fixed_shape)
         if file_format != AIR:  # only Ascend's runtime loads AIR
-            load = _load_onnx if file_format == ONNX else load_mindir
-            difference = check(model, load(file), fixed_shape)
+            load = load_onnx if file_format == ONNX else load_mindir
+            difference = check(model, load(file))
             logger.info(f"{name.name}{file.suffix}: largest difference from the checkpoint {difference:.1e}")
         vocabulary = temporary / f"{name.name}{_vocabulary_suffix(model)}"
         contents = model.tokenizer.files(vocabulary)
@@ -107,7 +108,7 @@ def _checked_shape(
             raise DataError(
                 f"{other_file} exists and uses {name}.json; choose another export_file_name, or delete the file"
             )
-    fixed_shape = None if file_format == MINDIR else (batch_size, length or model.task_info.max_seq_length)
+    fixed_shape = (batch_size, length or model.task_info.max_seq_length) if file_format == AIR else None
     shortest, longest = model.task_info.shortest_row, model.task_info.max_seq_length
     if fixed_shape and not shortest <= fixed_shape[1] <= longest:
         raise ConfigError(
@@ -118,7 +119,7 @@ def _checked_shape(
             f"the weights take {size / 2**30:.2f} GiB, allowed in an exported file are {LARGEST / 2**30:.2f}"
         )
     if file_format == ONNX:
-        _onnxruntime()
+        load_onnxruntime()
     return fixed_shape
 
 
@@ -141,11 +142,7 @@ def _write(model: Predictor, file: Path, file_format: str, fixed_shape: tuple[in
     try:
         # MindSpore refuses paths with spaces or Chinese letters, also in parent folders.
         with contextlib.chdir(file.parent), _in_one_file():
-            if file_format == ONNX:
-                # MindSpore's output_names break graphs that end in a reshape; the outputs' order is reliable.
-                ms.onnx.export(network, *inputs, file_name=SCRATCH, input_names=list(network.input_columns))
-            else:
-                ms.export(network, *inputs, file_name=SCRATCH, file_format=file_format)
+            ms.export(network, *inputs, file_name=SCRATCH, file_format=file_format)
     except (RuntimeError, TypeError, ValueError) as error:
         if is_out_of_memory(error):
             raise
@@ -156,12 +153,21 @@ def _write(model: Predictor, file: Path, file_format: str, fixed_shape: tuple[in
     scratch_file = file.with_name(f"{SCRATCH}.{file_format.lower()}")
     if not scratch_file.exists():
         raise OSError(errno.EIO, "MindSpore has written nothing (is the disk full?)", str(file))
-    if file_format == ONNX:
-        name_onnx_outputs(scratch_file, network.output_names)
-    elif file_format == MINDIR:
-        make_reproducible(scratch_file)
+    if file_format == MINDIR:
+        _make_reproducible(scratch_file)
     make_readable(scratch_file)  # MindSpore makes it readable by its owner only
     scratch_file.replace(file)
+
+
+def _make_reproducible(mindir: Path) -> None:
+    """Rewrite a MINDIR without what differs between processes: a phase with time and address, and an order."""
+    model = mind_ir_pb2.ModelProto()
+    model.ParseFromString(mindir.read_bytes())
+    for attribute in model.graph.attribute:
+        if attribute.s.startswith(b"export.mindir."):
+            attribute.s = b"export.mindir"
+    model.primitives.sort(key=lambda primitive: primitive.name)  # nodes refer to them by name
+    mindir.write_bytes(model.SerializeToString(deterministic=True))
 
 
 @contextlib.contextmanager
@@ -175,25 +181,7 @@ def _in_one_file() -> Iterator[None]:
         serialization.TOTAL_SAVE = before
 
 
-def _onnxruntime() -> ModuleType:
-    try:
-        return importlib.import_module("onnxruntime")
-    except ImportError:
-        raise DataError("onnxruntime, which checks ONNX files, is not installed: pip install onnxruntime") from None
-
-
-def _load_onnx(file: Path) -> Callable[..., Any]:
-    session = _onnxruntime().InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    names = [column.name for column in session.get_inputs()]
-
-    def run(*inputs: Tensor) -> list[Tensor]:
-        columns = dict(zip(names, map(Tensor.asnumpy, inputs), strict=True))
-        return [Tensor(output) for output in session.run(None, columns)]
-
-    return run
-
-
-def check(model: Predictor, exported: Callable[..., Any], fixed_shape: tuple[int, int] | None) -> float:
+def check(model: Predictor, exported: Callable[..., Any]) -> float:
     """Return the largest difference between the outputs of an exported network and the model's, over several shapes.
 
     Raises:
@@ -201,8 +189,7 @@ def check(model: Predictor, exported: Callable[..., Any], fixed_shape: tuple[int
     """
     longest = model.task_info.max_seq_length
     shortest = 2 * model.task_info.shortest_row  # sample rows are at least half full
-    any_shape = [*((rows, min(max(tokens, shortest), longest)) for rows, tokens in SHAPES), (2, longest)]
-    shapes = [fixed_shape] if fixed_shape else any_shape
+    shapes = [*((rows, min(max(tokens, shortest), longest)) for rows, tokens in SHAPES), (2, longest)]
     largest_difference = 0.0
     for batch, length in shapes:
         inputs = sample_inputs(model, batch, length)

@@ -125,7 +125,7 @@ class ComposedAttention(_Attention):
 
     def relative_embeddings(self, length: int) -> Tensor:
         """Return embeddings of the clipped distances between all pairs of positions, (L, L, D)."""
-        position = ops.cast(ops.range(0, length, 1), ms.float32)  # ONNX clips nothing but floats
+        position = ops.cast(ops.range(0, length, 1), ms.float32)
         distance = position.reshape((1, -1)) - position.reshape((-1, 1))
         distance = ops.clamp(distance, -self.max_distance, self.max_distance)
         rows = ops.cast(distance + self.max_distance, ms.int32)

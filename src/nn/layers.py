@@ -151,7 +151,7 @@ class _Normalise(nn.Cell):
 
     def construct(self, x: Tensor, gamma: Tensor, beta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         centred = x - self.spread(_mean_last(x, -1), x.shape)
-        inverse = ops.pow(_mean_last(centred * centred, -1) + self.epsilon, -0.5)  # ONNX knows no reciprocal
+        inverse = ops.pow(_mean_last(centred * centred, -1) + self.epsilon, -0.5)
         normal = centred * self.spread(inverse, x.shape)
         return self.bias_add(normal * self.spread(gamma, x.shape), beta), normal, inverse
 
