@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -160,10 +160,9 @@ def test_errors_repeat_no_long_input() -> None:
         ("*", "localhost", 404),
     ],
 )
-def test_targets_may_be_absolute(server: Any, target: str, host: str, code: int) -> None:
-    _, address = server
+def test_targets_may_be_absolute(lasting_address: str, target: str, host: str, code: int) -> None:
     request = f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
-    assert read_all(connect(address, request.encode())).startswith(f"HTTP/1.1 {code} ".encode())
+    assert read_all(connect(lasting_address, request.encode())).startswith(f"HTTP/1.1 {code} ".encode())
 
 
 def test_offsets_and_texts_beyond_the_basic_plane_survive() -> None:
@@ -622,9 +621,9 @@ HEAD = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/
 WHOLE = b'{"records": [{"text_a": "a"}]}'
 
 
-@pytest.fixture
-def server() -> Any:
-    """A server process and its address."""
+@contextlib.contextmanager
+def serving() -> Iterator[tuple[subprocess.Popen, str]]:
+    """Yield a server process and its address."""
     command = [sys.executable, "-c", SERVER]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -634,6 +633,20 @@ def server() -> Any:
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[subprocess.Popen, str]]:
+    """A server of its own for a test that ends it."""
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def lasting_address() -> Iterator[str]:
+    """The address of a server for tests that leave it running."""
+    with serving() as (_, address):
+        yield address
 
 
 def test_a_reply_does_not_wait_for_the_word_that_its_head_has_come() -> None:
