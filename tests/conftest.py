@@ -1,5 +1,6 @@
 """Fixtures for all tests, and which tests run: --slow and --oracles of scripts/test.sh, graphs in heavy files alone."""
 
+import gc
 import importlib
 import os
 import sys
@@ -83,6 +84,30 @@ def graph_mode() -> None:
         import mindspore
 
         mindspore.set_context(mode=mindspore.GRAPH_MODE)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def garbage_before_compilation() -> Iterator[None]:
+    """Collect the networks of earlier tests before a network compiles for the first time.
+
+    MindSpore collects garbage after it has named a graph. Networks that go then take the name along, and the next call
+    compiles the same graph again.
+    """
+    if "mindspore" not in sys.modules:
+        yield
+        return
+    from mindspore.graph import api
+
+    compile_graph = api._CellGraphExecutor.compile
+
+    def collect_and_compile(executor: Any, network: Any, *arguments: Any, **options: Any) -> Any:
+        if not network.compile_cache:
+            gc.collect()
+        return compile_graph(executor, network, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(api._CellGraphExecutor, "compile", collect_and_compile)
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -43,7 +43,7 @@ def losses_and_gradients(config: AlbertConfig, backend: Backend) -> tuple[list[f
     ids=str,
 )
 def test_losses_and_gradients_are_those_on_a_cpu(changes: dict, tolerance: float, rounding: float) -> None:
-    config = TINY.replace(initializer_range=0.2, **changes)
+    config = TINY.replace(num_hidden_layers=2, initializer_range=0.2, **changes)
     losses, gradients = losses_and_gradients(config, Backend.COMPOSED)
     found, found_gradients = losses_and_gradients(config, Backend.ACCELERATOR)
     np.testing.assert_allclose(found, losses, rtol=tolerance)
@@ -63,7 +63,7 @@ def test_answers_are_those_on_a_cpu(make: Callable[[AlbertConfig], ScoresNetwork
     columns = batch() | {"p_mask": np.zeros((3, 12), np.int32)}
     found = []
     for backend in (Backend.COMPOSED, Backend.ACCELERATOR):
-        scores = make(TINY.replace(backend=backend))
+        scores = make(TINY.replace(num_hidden_layers=2, backend=backend))
         initialise_weights(scores, 0.3, 1)
         network = AnsweringNetwork(scores)
         outputs = network(*(Tensor(columns[name]) for name in network.input_columns))

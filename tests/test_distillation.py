@@ -128,8 +128,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def teacher(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("teacher")
-    code, output = start(data, run, train_steps=40, **{"albert_cfg.num_hidden_layers": 2})
-    assert code == 0, output
+    run_pretrain.main(config_of(data, run, train_steps=40, **{"albert_cfg.num_hidden_layers": 2}))
     return run
 
 
@@ -142,8 +141,7 @@ def test_a_run_with_a_teacher_goes_on_after_a_kill(data: Path, teacher: Path, tm
         "eval_data_dir": "",
         "albert_cfg.hidden_size": 16,
     }
-    code, output = start(data, tmp_path / "undisturbed", **settings)
-    assert code == 0, output
+    run_pretrain.main(config_of(data, tmp_path / "undisturbed", **settings))
     code, output = start(data, tmp_path / "killed", signal.SIGKILL, after_step=20, **settings)
     assert code == -signal.SIGKILL, output
     code, output = start(data, tmp_path / "killed", **settings)

@@ -31,24 +31,27 @@ def vectors_of(answers: list[dict]) -> np.ndarray:
     return np.array([answer["pooled"] for answer in answers])
 
 
-def expected_vectors(model: ModelFolder, pooling: str) -> np.ndarray:
-    """Return the vectors of TEXTS by numpy from the states of each text by itself."""
+@pytest.fixture(scope="module")
+def expected_vectors(folder: Path) -> dict[str, np.ndarray]:
+    """Vectors of TEXTS by pooling, by numpy from the states of each text by itself."""
+    model = ModelFolder.load(folder)
     network = model.network(embeddings=True)
-    vectors = []
+    vectors: dict[str, list[np.ndarray]] = {pooling: [] for pooling in POOLINGS}
     for text in TEXTS:
         tokenizer = model.tokenizer
         ids = np.array([[tokenizer.cls_id, *tokenizer.encode(text), tokenizer.sep_id]], np.int32)
         states, pooled = network(Tensor(ids), Tensor(np.ones_like(ids)), Tensor(np.zeros_like(ids)))
         states = states.asnumpy()[0]
         pools = {"pooler": pooled.asnumpy()[0], "cls": states[0], "mean": states.mean(0), "max": states.max(0)}
-        vectors.append(pools[pooling])
-    return np.array(vectors)
+        for pooling in POOLINGS:
+            vectors[pooling].append(pools[pooling])
+    return {pooling: np.array(rows) for pooling, rows in vectors.items()}
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-def test_vectors_are_pooled_states(folder: Path, pooling: str) -> None:
+def test_vectors_are_pooled_states(folder: Path, expected_vectors: dict[str, np.ndarray], pooling: str) -> None:
     model = ModelFolder.load(folder)
-    expected = expected_vectors(model, pooling)
+    expected = expected_vectors[pooling]
     vectors = vectors_of(model.predictor(embeddings=True, pooling=pooling).predict(RECORDS))
     np.testing.assert_allclose(vectors, expected, atol=2e-6)
     normalised = vectors_of(model.predictor(embeddings=True, pooling=pooling, normalise=True).predict(RECORDS))

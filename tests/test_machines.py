@@ -57,16 +57,17 @@ def ip(*words: str) -> None:
 
 
 def start_machines(
-    launch: Path, folder: Path, address: str, script: list, prefixes: list[list[str]]
+    launch: Path, folder: Path, address: str, script: list, prefixes: list[list[str]], ranks: int = 2
 ) -> list[subprocess.Popen]:
-    """Start a launcher with two ranks on each machine; the logs are in folder/0 and folder/1."""
+    """Start a launcher with so many ranks on each of two machines; the logs are in folder/0 and folder/1."""
     port = str(18118 + 2 * (os.getpid() % 5000))
     launchers = []
     for index, prefix in enumerate(prefixes):
         logs = folder / str(index)
         logs.mkdir(parents=True)
-        options = ["--worker_num", "4", "--node_rank", str(index), "--master_addr", address, "--master_port", port]
-        command = [*prefix, sys.executable, launch, *options, "2", logs, *script]
+        options = ["--worker_num", str(2 * ranks), "--node_rank", str(index)]
+        options += ["--master_addr", address, "--master_port", port]
+        command = [*prefix, sys.executable, launch, *options, str(ranks), logs, *script]
         environment = os.environ | {KEY: "a secret", "GLOG_v": "3"}
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
@@ -75,9 +76,9 @@ def start_machines(
     return launchers
 
 
-def run_on_two_machines(folder: Path, namespaces: tuple[str, str], script: list) -> None:
+def run_on_two_machines(folder: Path, namespaces: tuple[str, str], script: list, ranks: int = 2) -> None:
     prefixes = [["ip", "netns", "exec", name] for name in namespaces]
-    launchers = start_machines(ROOT / "scripts/launch.py", folder / "logs", ADDRESSES[0], script, prefixes)
+    launchers = start_machines(ROOT / "scripts/launch.py", folder / "logs", ADDRESSES[0], script, prefixes, ranks)
     try:
         for launcher in launchers:
             output, errors = launcher.communicate(timeout=300)
@@ -90,8 +91,9 @@ def run_on_two_machines(folder: Path, namespaces: tuple[str, str], script: list)
 def test_two_machines_pretrain_as_one_process(tmp_path: Path, namespaces: tuple[str, str]) -> None:
     data = write_pretraining_data(tmp_path)
     run, alone = tmp_path / "run", tmp_path / "alone"
-    length = SHORT_RUN | {"global_batch_size": 32}
-    run_on_two_machines(tmp_path, namespaces, [ROOT / "run_pretrain.py", *flags_of(data, run, **length, threads=1)])
+    length = SHORT_RUN | {"global_batch_size": 16}
+    script = [ROOT / "run_pretrain.py", *flags_of(data, run, **length, threads=1)]
+    run_on_two_machines(tmp_path, namespaces, script, ranks=1)
     run_pretrain.main(config_of(data, alone, **length))
     assert_logs_of_ranks_and_one_agree(run, alone, 8)
 

@@ -144,7 +144,9 @@ def test_the_weights_are_evaluated_again_without_the_option(folder: Path, tmp_pa
 
 def test_thresholds_are_not_fitted_on_test_data(folder: Path, tmp_path: Path) -> None:
     run_classifier.main(
-        config_of(folder, save_finetune_checkpoint_path=tmp_path, do_eval=False, do_predict=True, eval_steps=0)
+        config_of(
+            folder, save_finetune_checkpoint_path=tmp_path, do_eval=False, do_predict=True, train_steps=2, eval_steps=0
+        )
     )
     assert "thresholds" not in read(tmp_path / "task.json")
     assert 0 <= read(tmp_path / "eval_results.json")["test_micro_f1"] <= 1

@@ -74,19 +74,17 @@ def test_a_packed_batch_is_its_texts_one_by_one(case: str) -> None:
     relative = {"use_relative_positions": True, "max_relative_position": 3} if case == "tokens" else {}
     config = SMALL.replace(recompute=case in ("spans", "multiple choice"), **relative)
     columns = columns_of(texts, case == "tokens")
-    alone = [
-        metrics_and_gradients(
-            losses(make(config)),
-            {n: x[i : i + 1] if x.ndim == 1 else x[i : i + 1, : LENGTHS[i]] for n, x in columns.items()},
-        )
-        for i in range(3)
+    rows = [
+        {n: x[i : i + 1] if x.ndim == 1 else x[i : i + 1, : LENGTHS[i]] for n, x in columns.items()} for i in range(3)
     ]
+    alone = metrics_and_gradients(losses(make(config)), *rows)
     real = np.array([True, True, True, False])
     columns["sequence_weights"] = columns["sequence_weights"] * real
     columns["label_weights"] = columns["label_weights"] * real[:, None]
     scores = make(config)
     packing = Packing(texts, int(LENGTHS.max()) if scores.reads_tokens else 1)
-    metrics, gradients = metrics_and_gradients(losses(scores, packed=True), columns | packing.pack(columns, real, 48))
+    packed = columns | packing.pack(columns, real, 48)
+    [(metrics, gradients)] = metrics_and_gradients(losses(scores, packed=True), packed)
     np.testing.assert_allclose(metrics, sum(each for each, _ in alone), rtol=1e-5)
     expected = {name: sum(each[name] for _, each in alone) for name in gradients}
     assert_same_gradients(gradients, expected, 2e-6)

@@ -24,6 +24,7 @@ from model_utils.schema import load_config
 from src.checkpoints.checkpoint_files import find_checkpoint
 from src.tasks.classification_examples import ClassifierConfig
 from src.training.ranks import Ranks
+from src.training.trainer import Trainer
 from tests.conftest import ROOT
 from tests.helpers.classifier_run import classifier_arguments, predicted_labels, write_classifier_data
 from tests.helpers.pretraining_run import (
@@ -31,7 +32,6 @@ from tests.helpers.pretraining_run import (
     assert_logs_of_ranks_and_one_agree,
     config_of,
     flags_of,
-    start,
     write_pretraining_data,
 )
 
@@ -127,9 +127,8 @@ def start_and_be_stopped(self, micro_batches):
 
 trainer.SYNC_SECONDS = 0.0  # after each update, so that the tests know at which one a run stops
 LONG = 33  # s; a CPU's collective ends the job after 30
-if disturbed in ("evaluation", "compilation", "checkpoint", "stop"):
-    trainer.Trainer.start = start_and_be_stopped
 if disturbed in ("evaluation", "compilation", "checkpoint"):
+    trainer.Trainer.start = start_and_be_stopped
     delay(checkpoint, "save_checkpoint", LONG if disturbed == "checkpoint" else 5)
 if disturbed == "evaluation" and rank == 1:
     delay(pretraining, "evaluate", LONG)
@@ -140,8 +139,8 @@ if disturbed == "data" and rank == 1:
     sys.argv[place] = sys.argv[place].replace("train", "held_out")
 run_main(run_pretrain.main, PretrainConfig)
 """
-PHASES = "[{{share: 0.75, accumulation_steps: {}}}, {{share: 0.25, batch_size: 4, accumulation_steps: {}}}]"
-LENGTH = SHORT_RUN | {"phases": PHASES.format(1, 2)}
+PHASES = "[{share: 0.75, global_batch_size: 16}, {share: 0.25, batch_size: 4, global_batch_size: 16}]"
+LENGTH = SHORT_RUN | {"phases": PHASES}
 
 
 def start_two(folder: Path, script: str, words: list[str]) -> subprocess.CompletedProcess:
@@ -162,40 +161,40 @@ def start_two(folder: Path, script: str, words: list[str]) -> subprocess.Complet
         pytest.param("checkpoint", {"save_checkpoint_steps": 2}, marks=pytest.mark.slow),
     ],
 )
-def test_two_ranks_train_as_one_with_twice_the_micro_batches_however_slow_one_is(
+def test_two_ranks_train_as_one_process_however_slow_one_is_and_whatever_number_goes_on(
     data: Path,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
     slow: str,
     saved: dict[str, int],
 ) -> None:
-    """One rank takes 33 s for something; all are stopped while rank 0 saves for 5 s; resumed, the log is one rank's."""
+    """One rank takes 33 s for something; all are stopped while rank 0 saves for 5 s. One process goes on into the
+    second phase, and two ranks end the run: the log is one process's."""
     run, alone = tmp_path / "run", tmp_path / "alone"
     stopped = start_two(tmp_path, DISTURBED, [slow, *flags_of(data, run, **LENGTH | saved)])
     assert stopped.returncode == 128 + signal.SIGTERM, stopped.stdout + stopped.stderr
     assert "stopped after step 5, saved" in stopped.stdout and not list(run.glob("unfinished-*"))
+    start = Trainer.start
+
+    def start_and_be_stopped(trainer: Trainer, micro_batches: list) -> None:
+        if trainer.state.step == 6:
+            os.kill(os.getpid(), signal.SIGTERM)
+        start(trainer, micro_batches)
+
+    monkeypatch.setattr(Trainer, "start", start_and_be_stopped)
+    with pytest.raises(SystemExit, match="143"):
+        run_pretrain.main(config_of(data, run, **LENGTH))
+    assert "resuming after step 5" in capsys.readouterr().out
+    monkeypatch.undo()
     finished = start_two(tmp_path, DISTURBED, ["", *flags_of(data, run, **LENGTH)])
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert "resuming after step 5" in finished.stdout
-    run_pretrain.main(config_of(data, alone, **LENGTH | {"phases": PHASES.format(2, 4)}))
+    assert "resuming after step 7" in finished.stdout
+    run_pretrain.main(config_of(data, alone, **LENGTH))
     assert_logs_of_ranks_and_one_agree(run, alone, 8)
     ours, theirs = find_checkpoint(run).values, find_checkpoint(alone).values
     for name, value in theirs.items():
         np.testing.assert_allclose(ours[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
-
-
-def test_a_run_goes_on_with_another_number_of_ranks(data: Path, tmp_path: Path) -> None:
-    """Two ranks, one and two again make the updates of one process, with two lengths of updates."""
-    phases = "[{share: 0.5, global_batch_size: 32}, {share: 0.5, global_batch_size: 16}]"
-    length = SHORT_RUN | {"phases": phases, "train_steps": 12}
-    run, alone = tmp_path / "run", tmp_path / "alone"
-    stopped = start_two(tmp_path, DISTURBED, ["stop", *flags_of(data, run, **length)])
-    assert stopped.returncode == 128 + signal.SIGTERM, stopped.stdout + stopped.stderr
-    code, output = start(data, run, signal.SIGTERM, after_step=8, **length)
-    assert code == 128 + signal.SIGTERM and "resuming after step 5" in output, output
-    finished = start_two(tmp_path, DISTURBED, ["", *flags_of(data, run, **length)])
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    run_pretrain.main(config_of(data, alone, **length))
-    assert_logs_of_ranks_and_one_agree(run, alone, 12)
 
 
 def test_a_rank_with_other_data_is_refused(data: Path, tmp_path: Path) -> None:

@@ -118,10 +118,14 @@ def test_weights_alone_give_the_same_results_and_stay_as_they_are(
         eval_data_shuffle=True,
         assessment_method="f1",
         do_predict=True,
+        max_eval_samples=45,
         max_predict_samples=5,
+        seed=12346,
     )
     run_classifier.main(config)
-    assert " here, and " not in capsys.readouterr().out  # the settings are those of the training
+    said = capsys.readouterr().out
+    assert " here, and " not in said  # the settings are those of the training
+    assert "max_eval_samples 45" not in said  # which leaves no example out
     results = read(tmp_path / "eval_results.json")
     assert results["accuracy"] == read(run / "eval_results.json")["accuracy"]
     assert results["remarks"] == ["dev: f1 is that of the label 'good', the second of bad, good (label_list)"]

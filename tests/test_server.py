@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from pydantic import ValidationError
 
 import predict
 from model_utils.errors import ConfigError
@@ -27,6 +28,7 @@ from src.inference.server import Limits, create_app, parse_address, parse_hosts,
 from src.inference.server.app import _listen
 from src.inference.server.batching import _characters
 from src.inference.server.middleware import hosts_of
+from src.inference.server.schemas import request_model
 from src.tasks import TASKS
 from src.tasks.task_info import TaskInfo
 from tests.helpers.scripted_predictor import SCRIPTS, ScriptedPredictor
@@ -141,6 +143,28 @@ def test_errors_repeat_no_long_input() -> None:
         assert 400 <= reply.status_code < 500 and len(reply.json()["error"]) < 300
 
 
+@pytest.mark.parametrize(
+    ("target", "host", "code"),
+    [
+        ("http://localhost/health", "localhost", 200),
+        ("HTTP://localhost:80/health?a=b", "evil.example", 200),  # the target's host counts
+        ("https://localhost/health", "localhost", 200),
+        ("http://localhost", "localhost", 200),
+        ("http://localhost?a", "localhost", 200),
+        ("http://localhost/elsewhere", "localhost", 404),
+        ("http://evil.example/health", "localhost", 400),
+        ("http://localhost@evil.example/health", "localhost", 400),
+        ("http://user@localhost/health", "localhost", 400),
+        ("http:///health", "localhost", 400),
+        ("ftp://localhost/health", "localhost", 404),
+        ("*", "localhost", 404),
+    ],
+)
+def test_targets_may_be_absolute(lasting_address: str, target: str, host: str, code: int) -> None:
+    request = f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+    assert read_all(connect(lasting_address, request.encode())).startswith(f"HTTP/1.1 {code} ".encode())
+
+
 def test_offsets_and_texts_beyond_the_basic_plane_survive() -> None:
     context = "😀👩‍🚀 a\u0301 中文 Lyon"
     [answer] = ask(client(ScriptedPredictor("squad_v2")), {"context": context, "question": "Lyon"}).json()["answers"]
@@ -166,6 +190,18 @@ def test_the_page_and_its_files_are_served_and_nothing_else() -> None:
 
 
 # --- requests that cannot be answered ---
+
+
+def test_many_unknown_keys_are_one_error() -> None:
+    """Thousands, all described, would keep the server from everybody else for seconds."""
+    many = {f"key {number}": 0 for number in range(1000)}
+    requests = request_model(ScriptedPredictor("squad_v2").task_info, 10, 1000)
+    with pytest.raises(ValidationError) as refused:
+        requests.model_validate({"records": []} | many)
+    assert sum(error["type"] == "extra_forbidden" for error in refused.value.errors()) == 1
+    record = {"context": "c", "question": "q"} | many
+    reply = ask(client(ScriptedPredictor("squad_v2")), record)
+    assert reply.status_code == 422 and "key " in reply.json()["error"]
 
 
 @pytest.mark.parametrize(
@@ -331,7 +367,7 @@ def test_a_request_that_is_too_much_for_a_call_lets_others_in() -> None:
     async def play(api: httpx2.AsyncClient) -> None:
         first = await keep_busy(api, predictor)
         large = asyncio.create_task(post(api, "a" * 30, "b" * 20, "c" * 10, "d"))
-        while (await api.get("/health")).json()["waiting"] < 1:
+        while (await api.get("/health")).json()["waiting"] < 4:
             await asyncio.sleep(0)
         [small] = await post_all(api, ["ee"])
         predictor.go.set()
@@ -339,7 +375,7 @@ def test_a_request_that_is_too_much_for_a_call_lets_others_in() -> None:
 
     in_one_loop(create_app(predictor, Limits(batch=3, batch_characters=25)), play)
     texts = [[record["text_a"][0] for record in call] for call in predictor.calls]
-    assert texts == [["f"], ["a"], ["e", "b"], ["c", "d"]]
+    assert texts == [["f"], ["a"], ["e"], ["b"], ["c", "d"]]
 
 
 def test_all_characters_of_a_record_count() -> None:
@@ -585,9 +621,9 @@ HEAD = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/
 WHOLE = b'{"records": [{"text_a": "a"}]}'
 
 
-@pytest.fixture
-def server() -> Any:
-    """A server process and its address."""
+@contextlib.contextmanager
+def serving() -> Iterator[tuple[subprocess.Popen, str]]:
+    """Yield a server process and its address."""
     command = [sys.executable, "-c", SERVER]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -597,6 +633,20 @@ def server() -> Any:
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[subprocess.Popen, str]]:
+    """A server of its own for a test that ends it."""
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def lasting_address() -> Iterator[str]:
+    """The address of a server for tests that leave it running."""
+    with serving() as (_, address):
+        yield address
 
 
 def test_a_reply_does_not_wait_for_the_word_that_its_head_has_come() -> None:
@@ -695,4 +745,28 @@ def test_accepted_requests_are_answered_at_sigterm(server: Any) -> None:
     os.kill(process.pid, signal.SIGTERM)
     for connection in running:
         assert read_all(connection).startswith(b"HTTP/1.1 200")
+    assert ends_well(process)
+
+
+def test_what_clients_sent_before_sigterm_is_answered(server: Any) -> None:
+    """On connections that wait to be accepted, and on those that are kept alive."""
+    process, address = server
+    request = HEAD + str(len(WHOLE)).encode() + b"\r\n\r\n" + WHOLE
+    kept_alive = [connect(address, request) for _ in range(30)]
+    for connection in kept_alive:
+        while not connection.recv(1 << 16).endswith(b"}"):
+            pass
+    os.kill(process.pid, signal.SIGSTOP)  # so that all this waits when SIGTERM comes
+    fresh = [connect(address, request) for _ in range(30)]
+    for connection in kept_alive:
+        connection.sendall(request)
+    os.kill(process.pid, signal.SIGTERM)
+    os.kill(process.pid, signal.SIGTERM)
+    os.kill(process.pid, signal.SIGCONT)
+    for connection in (*kept_alive, *fresh):
+        reply = b""
+        while part := connection.recv(1 << 16):  # raises ConnectionResetError where the connection is reset
+            reply += part
+        assert reply.startswith(b"HTTP/1.1 200")
+        connection.close()
     assert ends_well(process)

@@ -48,8 +48,8 @@ def test_the_template_trains_evaluates_and_answers(tmp_path: Path, monkeypatch: 
     results = read(tmp_path / "run/eval_results.json")
     assert results["f1"] == 1.0
     predictor = ModelFolder.load(tmp_path / "run").predictor()
-    for text, labels in TEXTS.items():
-        (answer,) = predictor.predict([{"text_a": text}])
+    answers = predictor.predict([{"text_a": text} for text in TEXTS])
+    for answer, labels in zip(answers, TEXTS.values(), strict=True):
         likely = {label for label, probability in answer["probabilities"].items() if probability > 0.5}
         assert likely == set(labels.split("|"))
     settings |= {"teacher": tmp_path / "run", "save_finetune_checkpoint_path": tmp_path / "taught"}

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from model_utils.schema import load_config
+from src import create_pretraining_data
+from src.create_pretraining_data import CreateDataConfig
 from src.training.pretrain_config import PretrainConfig
 from tests.conftest import ROOT
 
@@ -69,8 +71,7 @@ def write_examples(folder: Path, text: str, name: str, **changes: Any) -> Path:
         "num_workers": 1,
         **changes,
     }
-    command = [sys.executable, "-m", "src.create_pretraining_data", *words_of(flags)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    create_pretraining_data.main(load_config(CreateDataConfig, words_of(flags)))
     return folder / name
 
 

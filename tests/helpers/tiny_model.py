@@ -65,15 +65,18 @@ def outputs_and_gradients(
 
 
 def metrics_and_gradients(
-    network: TrainingNetwork, columns: dict[str, np.ndarray], scale: float = 1.0
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Of a batch, the gradients by parameter, with a loss scale; in the form that the configuration asks for."""
+    network: TrainingNetwork, *batches: dict[str, np.ndarray], scale: float = 1.0
+) -> list[tuple[np.ndarray, dict[str, np.ndarray]]]:
+    """Return metrics and gradients by parameter of each batch, in the form that the configuration asks for."""
     step = TrainStep(network, build_optimizer(network.trainable_params(), OPTIMIZER_SETTINGS, 10), LossScale())
     assert isinstance(step.value_and_grad, LayerwiseGradient) == network.recompute_layers
-    inputs = tuple(Tensor(columns[name]) for name in network.input_columns)
-    (_, metrics), gradients = step.value_and_grad(inputs, KEY, Tensor(scale, ms.float32))
     names = [parameter.name for parameter in step.differentiated]
-    return metrics.asnumpy(), dict(zip(names, map(Tensor.asnumpy, gradients), strict=True))
+    results = []
+    for columns in batches:
+        inputs = tuple(Tensor(columns[name]) for name in network.input_columns)
+        (_, metrics), gradients = step.value_and_grad(inputs, KEY, Tensor(scale, ms.float32))
+        results.append((metrics.asnumpy(), dict(zip(names, map(Tensor.asnumpy, gradients), strict=True))))
+    return results
 
 
 def assert_same_gradients(

@@ -32,7 +32,9 @@ from src.inference.server.limits import Limits
 from src.inference.server.measurements import FILES_PATH, Metrics, measure
 from src.inference.server.middleware import (
     ANY_HOST,
+    accept_absolute_targets,
     answer_cancelled,
+    close_when_stopping,
     failure,
     hosts_of,
     in_url,
@@ -48,6 +50,7 @@ DEFAULT_LIMITS = Limits()
 PROJECT = Path(__file__).resolve().parents[3] / "pyproject.toml"
 PAGE = Path(__file__).parent / "page"
 LOOPBACK = "127.0.0.1"
+DRAIN_TIME = 0.5  # seconds
 FAILURES = {
     400: "the body is not JSON",
     413: "the body is too large",
@@ -87,8 +90,11 @@ def create_app(
     app.add_middleware(limit_body, limit=limits.body)
     # A page of another site whose name is made to point at this machine (DNS rebinding) names that site as the host.
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
+    app.add_middleware(close_when_stopping)
     app.add_middleware(answer_cancelled)
     app.add_middleware(measure, metrics=metrics, access_log=access_log)
+    app.add_middleware(accept_absolute_targets)
+    app.state.stopping = False
     _answer_failures(app)
     _answer_records(app, predictor.task_info, batcher, limits)
     _describe(app, predictor.task_info, batcher, metrics)
@@ -116,10 +122,6 @@ def _answer_records(app: FastAPI, task_info: TaskInfo, batcher: MicroBatcher, li
                 answers = await _cancel_on_disconnect(connection, batcher.answer(records))
         except ClientDisconnect:
             return failure(503, "the client has closed the connection")  # nobody reads it
-        except QueueFullError:
-            return failure(503, "the queue is full; try again in a moment", **{"Retry-After": "1"})
-        except PredictionError:
-            return failure(500, "the model failed on these records; the server's log says why")
         except TimeoutError:
             timeout = f"the model did not answer within {limits.answer_time:g} seconds: try again later, or send less"
             return failure(503, timeout, **{"Retry-After": "10"})
@@ -201,6 +203,14 @@ def _answer_failures(app: FastAPI) -> None:
         }
         return failure(error.status_code, sentences.get(error.status_code, str(error.detail)), **(error.headers or {}))
 
+    @app.exception_handler(QueueFullError)
+    async def busy(_: Request, error: QueueFullError) -> JSONResponse:
+        return failure(503, "the queue is full; try again in a moment", **{"Retry-After": "1"})
+
+    @app.exception_handler(PredictionError)
+    async def failed(_: Request, error: PredictionError) -> JSONResponse:
+        return failure(500, "the model failed on these records; the server's log says why")
+
     @app.exception_handler(Exception)
     async def unexpected(_: Request, error: Exception) -> JSONResponse:
         return failure(500, "the server failed on this request; its log says why")
@@ -257,7 +267,7 @@ def serve(
             access_log=False,
             server_header=False,
         )
-        server = uvicorn.Server(config)
+        server = DrainingServer(config)
         # After a graceful shutdown uvicorn raises the signal again for the previous handler: it must be harmless.
         previous = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
@@ -266,6 +276,16 @@ def serve(
             for number, handler in previous.items():
                 signal.signal(number, handler)
     print("stopped", flush=True)
+
+
+class DrainingServer(uvicorn.Server):
+    """Server that goes on for DRAIN_TIME when it is told to stop, so that requests already sent are answered."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        app: Any = self.config.app
+        app.state.stopping = True
+        await asyncio.sleep(DRAIN_TIME)
+        await super().shutdown(sockets)
 
 
 def _listen(host: str, port: int) -> socket.socket:

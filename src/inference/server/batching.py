@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from src.inference.predictor import Predictor
 from src.tasks.answerer import Record
@@ -23,11 +23,15 @@ class PredictionError(Exception):
 
 
 @dataclass(eq=False)
-class _Share:
-    """Records of a request that go into one call of the predictor, and their future answers."""
+class _Request:
+    """Request in the queue, with its unanswered records, its future answers and the answers so far."""
 
-    records: list[Record]
-    answers: asyncio.Future[list[Record]]
+    remaining: list[Record]
+    result: asyncio.Future[list[Record]]
+    answers: list[Record] = field(default_factory=list)
+
+
+_Slice = tuple[_Request, list[Record]]  # a request and the first of its remaining records
 
 
 class MicroBatcher:
@@ -51,88 +55,89 @@ class MicroBatcher:
         self._max_characters = max_characters
         self._max_waiting = max_waiting
         self._window = window
-        self._queue: deque[_Share] = deque()
+        self._queue: deque[_Request] = deque()
         self._worker: asyncio.Task | None = None
         self.on_batch: Callable[[int], object] = lambda _: None  # is told the records of each call, in its thread
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="predictor")
 
     @property
     def waiting(self) -> int:
-        """Records in the queue, without those of the predictor's current call."""
-        return sum(len(share.records) for share in self._queue)
+        """Records in the queue, without those of requests in the predictor's current call."""
+        return sum(len(request.remaining) for request in self._queue)
 
     async def answer(self, records: list[Record]) -> list[Record]:
         """Return one answer per record, in order; raise QueueFullError or PredictionError if there are none."""
+        if not records:
+            return []
         if self._queue and self.waiting + len(records) > self._max_waiting:
             raise QueueFullError
-        answers: list[Record] = []
-        while len(answers) < len(records):
-            answers += await self._answer_share(self._first_that_fit(records[len(answers) :]))
-        return answers
+        loop = asyncio.get_running_loop()
+        request = _Request(list(records), loop.create_future())
+        self._queue.append(request)
+        if self._worker is None or self._worker.done():
+            self._worker = loop.create_task(self._work())
+        try:
+            return await request.result
+        except asyncio.CancelledError:  # the client has left: do not compute what is still in the queue
+            with contextlib.suppress(ValueError):
+                self._queue.remove(request)
+            raise
 
     def close(self) -> None:
         """Stop the predictor's thread after its current call."""
         self._thread.shutdown(wait=False)
 
-    def _first_that_fit(self, records: list[Record]) -> list[Record]:
-        """Return the first records, as many as fit into one call, at least one."""
-        count = 0
-        characters = 0
-        for record in records[: self._max_batch]:
-            characters += _characters(record)
-            if count and characters > self._max_characters:
-                break
-            count += 1
-        return records[:count]
-
-    async def _answer_share(self, records: list[Record]) -> list[Record]:
-        loop = asyncio.get_running_loop()
-        share = _Share(records, loop.create_future())
-        self._queue.append(share)
-        if self._worker is None or self._worker.done():
-            self._worker = loop.create_task(self._work())
-        try:
-            return await share.answers
-        except asyncio.CancelledError:  # the client has left: do not compute what is still in the queue
-            with contextlib.suppress(ValueError):
-                self._queue.remove(share)
-            raise
-
     async def _work(self) -> None:
         await asyncio.sleep(self._window)
         while self._queue:
             await self._answer_together(self._next_batch())
-            await asyncio.sleep(0)  # a large request puts its next share into the queue
 
-    def _next_batch(self) -> list[_Share]:
-        """Remove the next shares from the queue, as many as fit into one call, at least one."""
-        batch = [self._queue.popleft()]
-        while self._queue:
-            records = [record for share in (*batch, self._queue[0]) for record in share.records]
-            if len(self._first_that_fit(records)) < len(records):
+    def _next_batch(self) -> list[_Slice]:
+        """Remove the next requests from the queue: several whole ones, or one, perhaps with its first records only."""
+        batch: list[_Slice] = []
+        room = self._max_batch
+        characters_left = self._max_characters
+        while self._queue and room:
+            request = self._queue[0]
+            records: list[Record] = []
+            for record in request.remaining[:room]:
+                characters_left -= _characters(record)
+                if characters_left < 0 and (batch or records):
+                    break
+                records.append(record)
+            is_whole = len(records) == len(request.remaining)
+            if batch and not is_whole:
                 break
-            batch.append(self._queue.popleft())
+            batch.append((self._queue.popleft(), records))
+            room = room - len(records) if is_whole else 0
         return batch
 
-    async def _answer_together(self, batch: list[_Share]) -> None:
-        """Answer a batch with one call of the predictor, or share by share if that fails."""
-        records = [record for share in batch for record in share.records]
+    async def _answer_together(self, batch: list[_Slice]) -> None:
+        """Answer a batch with one call of the predictor, or request by request if that fails."""
+        all_records = [record for _, records in batch for record in records]
         try:
-            answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._predict, records)
+            answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._predict, all_records)
         except PredictionError as error:
-            if len(batch) == 1:
-                logger.exception("the predictor failed on %d records", len(records))
-                if not batch[0].answers.done():
-                    batch[0].answers.set_exception(error)
-                return
-            for share in batch:  # so that a faulty request does not fail the others
-                if not share.answers.done():  # cancelled: the client has left
-                    await self._answer_together([share])
+            if len(batch) > 1:  # so that a faulty request does not fail the others
+                for request, records in batch:
+                    if not request.result.done():  # cancelled: the client has left
+                        await self._answer_together([(request, records)])
+            else:
+                logger.exception("the predictor failed on %d records", len(all_records))
+                request = batch[0][0]
+                if not request.result.done():
+                    request.result.set_exception(error)
             return
-        for share in batch:
-            if not share.answers.done():
-                share.answers.set_result(answers[: len(share.records)])
-            del answers[: len(share.records)]
+        for request, records in batch:
+            request.answers += answers[: len(records)]
+            del answers[: len(records)]
+            del request.remaining[: len(records)]
+            if request.result.done():  # cancelled: the client has left
+                continue
+            if request.remaining:
+                self._queue.append(request)
+            else:
+                request.result.set_result(request.answers)
 
     def _predict(self, records: list[Record]) -> list[Record]:
         self.on_batch(len(records))

@@ -16,6 +16,7 @@ from model_utils.errors import ConfigError
 
 ANY_HOST = "*"
 _UNSPECIFIED = {"0.0.0.0", "::"}  # every address of the machine
+_ABSOLUTE = re.compile(r"https?://(?P<authority>[^/]*)(?P<path>/.*)?", re.IGNORECASE | re.DOTALL)  # request target
 _HOST = re.compile(r"\*|(?:\*\.)?[^\s:/\[\]*]+|\[[0-9A-Fa-f:.]+\]")
 
 
@@ -49,6 +50,37 @@ def parse_hosts(names: Collection[str]) -> set[str]:
                 f"allowed_hosts holds {name!r}, allowed are names and addresses without scheme and port, or {ANY_HOST}"
             )
     return set(map(in_url, names))
+
+
+def accept_absolute_targets(app: ASGIApp) -> ASGIApp:
+    """Return middleware that takes a request for http://host/path as one for /path with that Host (RFC 9112, 3.2.2)."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (match := _ABSOLUTE.fullmatch(scope["path"])):
+            path = match["path"] or "/"
+            headers = [header for header in scope["headers"] if header[0] != b"host"]
+            headers.append((b"host", match["authority"].encode("latin-1", "replace")))
+            scope = {**scope, "path": path, "raw_path": path.encode(), "headers": headers}
+        await app(scope, receive, send)
+
+    return answer
+
+
+def close_when_stopping(app: ASGIApp) -> ASGIApp:
+    """Return middleware whose answers end their connections while `app.state.stopping`.
+
+    A client that keeps its connection would else send the next request to a closed one, and find it reset.
+    """
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_last(message: Message) -> None:
+            if message["type"] == "http.response.start" and scope["app"].state.stopping:
+                message["headers"] = [*message["headers"], (b"connection", b"close")]
+            await send(message)
+
+        await app(scope, receive, send_last)
+
+    return answer
 
 
 def answer_cancelled(app: ASGIApp) -> ASGIApp:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, create_model, model_validator
 
 from model_utils.errors import ConfigError, key_path, shorten_text
 from src.tasks import TASKS
@@ -27,9 +27,20 @@ class Failure(BaseModel):
 
 
 class StrictModel(BaseModel):
-    """Model without unknown keys."""
+    """Model without unknown keys; only the first unknown key is reported, so that thousands cost nothing."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keep_one_unknown(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        names = {*cls.model_fields, *(field.alias for field in cls.model_fields.values())}
+        dropped = set(list(value.keys() - names)[1:])
+        if not dropped:
+            return value
+        return {key: item for key, item in value.items() if key not in dropped}
 
 
 def request_model(task_info: TaskInfo, max_records: int, max_characters: int) -> type[BaseModel]:
