@@ -2,11 +2,13 @@
 
 import atexit
 import ctypes
+import errno
 import functools
 import hashlib
 import logging
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import tempfile
@@ -21,12 +23,15 @@ COMPILERS = ("c++", "g++", "clang++")  # the first that is installed; the enviro
 # Without -ffast-math: infinities and NaNs behave as written; only contraction to fused multiply-add is allowed.
 FLAGS = "-std=c++17 -O3 -march=native -fopenmp-simd -pthread -fno-math-errno -fno-trapping-math".split()
 FLAGS += "-fPIC -shared -fvisibility=hidden".split()
-CPU_KEYS = ("model name", "flags", "Features")  # in /proc/cpuinfo, on which -march=native depends
 SECONDS = 300  # timeout of a compilation
 
 
 def library_for(source: Path, is_needed: bool = False) -> Path | None:
-    """Return the compiled library of a C++ file; if it cannot be used None, or raise DeviceError if it is needed."""
+    """Return the compiled library of a C++ file, or None if it cannot be used.
+
+    Raises:
+        DeviceError: it is needed, but cannot be used.
+    """
     library_or_obstacle = _usable_library(source)
     if isinstance(library_or_obstacle, Path):
         return library_or_obstacle
@@ -42,7 +47,7 @@ def _usable_library(source: Path) -> Path | str:
         library, loaded = _load(source)
         find_obstacle = loaded.obstacle  # the library's own check, for instance of the CPU
         find_obstacle.restype = ctypes.c_char_p
-        if not (obstacle := find_obstacle().decode()):
+        if not (obstacle := _loading_obstacle(library) or find_obstacle().decode()):
             return library
     except (DeviceError, OSError) as error:
         obstacle = str(error)
@@ -54,10 +59,37 @@ def _load(source: Path) -> tuple[Path, ctypes.CDLL]:
     """Build and load the library of a C++ file; in a temporary folder if the cached one cannot be built or loaded."""
     try:
         library = build_library(source)
-        return library, ctypes.CDLL(str(library))
+        return library, _load_checked(library)
     except OSError as error:  # the cache takes no files, lets none run, or has a library of another system
         library = build_library(source, folder=_temporary_folder(str(error)))
-        return library, ctypes.CDLL(str(library))
+        return library, _load_checked(library)
+
+
+def _load_checked(library: Path) -> ctypes.CDLL:
+    """Load a library that passes _open_intact; raise OSError for any other.
+
+    It is loaded through the checked descriptor, even if its path has been replaced since. The descriptor stays open,
+    because the loader caches libraries by name and would return this one for a later file with the same descriptor
+    number. MindSpore, which loads by path, gets the same library as long as the file is the same.
+    """
+    descriptor = _open_intact(library)
+    if descriptor is None:
+        raise OSError(errno.EPERM, "other users can write to it, or it is damaged", str(library))
+    try:
+        return ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+    except OSError as error:
+        os.close(descriptor)
+        raise OSError(errno.ELIBBAD, str(error), str(library)) from error
+
+
+def _loading_obstacle(library: Path) -> str:
+    """Return why MindSpore cannot load a library from its path, or "": it ends a path at the first colon."""
+    if ":" in str(library):
+        return f"{library} has a colon in its path, which MindSpore cannot read: set XDG_CACHE_HOME to another folder"
+    allowed = os.environ.get("MS_CUSTOM_AOT_WHITE_LIST")
+    if allowed is not None and not library.is_relative_to(Path(allowed).resolve()):
+        return f"MS_CUSTOM_AOT_WHITE_LIST allows operations from {allowed} alone, not from {library.parent}"
+    return ""
 
 
 def find_compiler() -> list[str] | None:
@@ -68,6 +100,12 @@ def find_compiler() -> list[str] | None:
         if path := shutil.which(name):
             return [path, *arguments]
     return None
+
+
+def cpu_description() -> str:
+    """Return the CPU's model and instruction-set flags from /proc/cpuinfo; "" if it has neither."""
+    info = cpu_info()
+    return "\n".join(f"{key}: {info[key]}" for key in ("model name", "flags", "Features") if key in info)
 
 
 def check_compiler() -> list[str]:
@@ -89,23 +127,25 @@ def build_library(source: Path, folder: Path | None = None) -> Path:
         folder: folder of the library; None: the user's cache.
 
     Raises:
-        DeviceError, OSError: there is no compiler, or it rejects the source; the folder supports no writing or locks.
+        DeviceError: there is no compiler, or it rejects the source.
+        OSError: the folder does not support writing or locks.
     """
     command = check_compiler()
     compiler = " ".join(command)
+    version = _compiler_version(command)
     sources = [file.read_text("utf-8") for file in (source, *sorted(source.parent.glob("*.h")))]
-    cpu = [f"{key}: {value}" for key, value in cpu_info().items() if key in CPU_KEYS]
+    inputs = "\0".join((*sources, compiler, version, *FLAGS, cpu_description()))
+    folder = (folder or _cache_folder()).resolve()
+    library = folder / f"{source.parent.name}-{hashlib.sha256(inputs.encode()).hexdigest()[:16]}.so"
+    descriptor = _open_intact(library)
+    if descriptor is not None:
+        os.close(descriptor)
+        return library
+    logger.info(f"compiling {source.name} with {compiler}, once: {library}")
     try:
-        version = _run([*command, "--version"])
-        inputs = "\0".join((*sources, compiler, version, *FLAGS, *cpu))
-        folder = (folder or _cache_folder()).resolve()
-        library = folder / f"{source.parent.name}-{hashlib.sha256(inputs.encode()).hexdigest()[:16]}.so"
-        if _is_intact(library):
-            return library
-        logger.info(f"compiling {source.name} with {compiler}, once: {library}")
         with scratch_folder(library) as scratch:
             new_library = scratch / library.name
-            _run([*command, *FLAGS, str(source), "-o", str(new_library)])
+            _run_compiler([*command, *FLAGS, str(source), "-o", str(new_library)])
             new_library.write_bytes(sealed(new_library.read_bytes()))
             new_library.chmod(0o700)  # the umask may let the group write
             sync_to_disk(new_library)
@@ -117,24 +157,34 @@ def build_library(source: Path, folder: Path | None = None) -> Path:
     return library
 
 
-def _run(command: list[str]) -> str:
-    """Return the output of a command; raise subprocess's errors if it fails or does not end in SECONDS."""
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS, check=True
-    )
-    return done.stdout
+def _compiler_version(command: list[str]) -> str:
+    """Return the output of `COMPILER --version`; raise DeviceError if it does not end."""
+    version_command = [*command, "--version"]
+    try:
+        return subprocess.run(
+            version_command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS, check=False
+        ).stdout
+    except subprocess.TimeoutExpired as error:
+        raise DeviceError(f"`{' '.join(version_command)}` has not ended in {SECONDS} s") from error
 
 
-def _is_intact(library: Path) -> bool:
-    """Return True if a library is complete and only this user can write to it.
+def _open_intact(library: Path) -> int | None:
+    """Return a descriptor of a library that is complete and that only this user can write to, else None.
 
     Loading a truncated library can kill the process, and one that others wrote can run any code.
     """
     try:
-        status = library.lstat()
+        descriptor = os.open(library, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return False
-    return stat.S_ISREG(status.st_mode) and not _others_can_change(status) and is_sealed(library.read_bytes())
+        return None
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and not _others_can_change(status):
+        with open(descriptor, "rb", closefd=False) as file:
+            content = file.read()
+        if is_sealed(content):
+            return descriptor
+    os.close(descriptor)
+    return None
 
 
 def _others_can_change(status: os.stat_result) -> bool:
@@ -155,6 +205,26 @@ def _unsafe_folder(folder: Path) -> Path | None:
     return None
 
 
+def _run_compiler(command: list[str]) -> None:
+    """Run a compiler; after a timeout or interrupt its whole process group is killed, since g++ starts subprocesses."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        _, errors = process.communicate(timeout=SECONDS)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command, stderr=errors)
+
+
 def _cache_folder() -> Path:
     """Return the user's cache folder if only this user can write to it, else a new temporary folder."""
     try:
@@ -164,7 +234,9 @@ def _cache_folder() -> Path:
         unsafe = _unsafe_folder(folder.resolve())
         if unsafe is None:
             return folder
-        reason = f"other users can write to {folder} (check the owner and the mode of {unsafe})"
+        reason = (
+            f"{folder} is not a folder that this user alone can write to (check the owner and the mode of {unsafe})"
+        )
     except (OSError, RuntimeError) as error:
         reason = f"there is no cache folder: {error}"
     return _temporary_folder(reason)

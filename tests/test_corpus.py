@@ -100,6 +100,7 @@ def test_documents_of_a_layout(tmp_path, layout):
         ('<mediawiki xmlns="u">\n<page>', r" is XML .*WikiExtractor"),
         ("\n<!DOCTYPE html>\n<p>A text.", " is XML or HTML"),
         ("A text.\nTwo.\n".encode("utf-16-le"), r" has NUL .*UTF-16"),
+        ("A text.\rTwo.\r", r" .*carriage return"),
     ],
 )
 def test_what_is_in_no_layout_is_refused(tmp_path, text, reason):
@@ -304,6 +305,9 @@ def test_a_name_that_is_not_utf8_is_refused_before_work(tmp_path):
         ("p*", "device or a pipe"),
         ("/dev/null", "device or a pipe"),
         ("folder", "no file matches"),
+        ("a\0b", "no file matches"),
+        ("a\0b/*", "no file matches"),
+        ("*\0", "no file matches"),
         (",".join(f"/nowhere/part_{number:05}.txt" for number in range(2000)), "no file matches"),
         ("n" * 100_000, "no file matches"),
         ("/" + "/".join(["folder"] * 10_000), "no file matches"),

@@ -201,6 +201,14 @@ def test_a_later_stream_that_is_damaged_is_not_passed_over(tmp_path: Path, pack:
         list(iter_documents(path))
 
 
+@pytest.mark.parametrize("length", range(4, 10))
+def test_bzip2_that_is_cut_inside_its_first_bytes_is_no_text(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "cut"
+    path.write_bytes(bz2.compress(b"One.\n")[:length])
+    with pytest.raises(DataError, match=r"/cut is damaged or cut short"):
+        list(iter_documents(path))
+
+
 def test_xz_may_be_padded(tmp_path: Path) -> None:
     path = tmp_path / "padded"
     path.write_bytes(lzma.compress(b"One.\n") + bytes(8) + lzma.compress(b"Two.\n") + bytes(4))
@@ -336,6 +344,12 @@ def test_sentences_do_not_quote_long_patterns_whole(pattern: str) -> None:
     with pytest.raises(DataError, match="no file matches") as caught:
         expand_glob(pattern)
     assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("pattern", ["a\0b", "a\0b/*", "*\0"])
+def test_a_pattern_that_no_name_can_match_is_refused(pattern: str) -> None:
+    with pytest.raises(DataError, match="no file matches"):
+        expand_glob(pattern)
 
 
 def test_sentences_about_many_files_name_a_few(tmp_path: Path) -> None:

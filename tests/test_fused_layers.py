@@ -6,6 +6,7 @@ import errno
 import fcntl
 import logging
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -364,17 +365,32 @@ def test_without_a_compiler_layers_are_composed(
         native_code._usable_library.cache_clear()
 
 
-@pytest.mark.parametrize("first_line", ["", '[ "$1" = --version ] && exit'])
-def test_a_compiler_that_does_not_end_is_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_line: str
+def test_a_compilation_that_takes_too_long_ends_with_what_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiler = tmp_path / "compiler"
-    compiler.write_text(f"#!/bin/sh\n{first_line}\nexec sleep 600\n")
+    """g++ starts others for each of its steps."""
+    compiler, child = tmp_path / "compiler", tmp_path / "child"
+    compiler.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exit\nsleep 600 &\necho $! > {child}\nwait\n')
     compiler.chmod(0o700)
     monkeypatch.setenv("CXX", str(compiler))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(native_code, "SECONDS", 2)
+    with pytest.raises(DeviceError, match=r"compiler has not compiled .*operations.cc in 2 s"):
+        build_library(native_operations.SOURCE)
+    state = Path(f"/proc/{child.read_text().strip()}/stat")
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        assert state.read_text().split()[2] == "Z"  # its new parent need not ask for its exit code
+
+
+def test_a_compiler_that_waits_instead_of_saying_its_version_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.write_text("#!/bin/sh\nexec sleep 600\n")
+    compiler.chmod(0o700)
+    monkeypatch.setenv("CXX", str(compiler))
     monkeypatch.setattr(native_code, "SECONDS", 0.5)
-    with pytest.raises(DeviceError, match=r"compiler has not compiled .*operations.cc in 0.5 s"):
+    with pytest.raises(DeviceError, match=r"compiler --version` has not ended in 0.5 s"):
         build_library(native_operations.SOURCE)
 
 
@@ -444,6 +460,31 @@ def test_a_library_of_another_system_is_left_where_it_is(
         library = library_for(source)
     assert library is not None and library.parent.name.startswith("albert-mindspore-")
     assert foreign.read_bytes() == sealed(b"no library") and str(library.parent) in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("cache", "allowed", "sentence"),
+    [
+        ("a:b", None, "has a colon in its path"),
+        (".", "others", "MS_CUSTOM_AOT_WHITE_LIST allows operations from .*others alone, not from"),
+    ],
+)
+def test_what_mindspore_would_not_call_is_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    cache: str,
+    allowed: str | None,
+    sentence: str,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
+    if allowed:
+        monkeypatch.setenv("MS_CUSTOM_AOT_WHITE_LIST", str(tmp_path / allowed))
+    source = tmp_path / "none.cc"
+    source.write_text('extern "C" __attribute__((visibility("default"))) const char *obstacle() { return ""; }')
+    with caplog.at_level(logging.WARNING):
+        assert library_for(source) is None
+    assert re.search(sentence, caplog.text)
 
 
 def test_a_library_s_path_has_no_links(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -587,7 +628,7 @@ def test_a_cache_that_others_can_write_to_is_not_used(
     with caplog.at_level(logging.WARNING):
         folder = build_library(source).parent
     assert folder.name.startswith("albert-mindspore-")
-    assert "other users can write to" in caplog.text
+    assert "is not a folder that this user alone can write to" in caplog.text
     script = "import sys; from model_utils.native_code import _cache_folder; print(_cache_folder().is_dir())"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "True\n" and sorted(tmp_path.glob("albert-mindspore-*")) == [folder]  # its own is gone
@@ -662,9 +703,27 @@ def test_a_library_that_others_can_change_is_made_anew(
     else:
         library.unlink()
         library.symlink_to(elsewhere) if planted == "link" else os.mkfifo(library)
-    assert not native_code._is_intact(library)
+    assert native_code._open_intact(library) is None
     assert build_library(source) == library and not library.is_symlink()
     assert (library.stat().st_uid, stat.S_IMODE(library.stat().st_mode)) == (os.geteuid(), 0o700)
+
+
+def test_what_was_checked_is_loaded_although_its_name_leads_elsewhere_by_then(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (source := tmp_path / "seven.cc").write_text(SEVEN)
+    check = native_code._open_intact
+
+    def check_and_lose(library: Path) -> int | None:
+        descriptor = check(library)
+        library.unlink(missing_ok=True)
+        library.write_bytes(b"no library")
+        return descriptor
+
+    library = build_library(source)
+    monkeypatch.setattr(native_code, "_open_intact", check_and_lose)
+    assert native_code._load_checked(library).seven() == 7
 
 
 def test_masks_are_the_same_in_both_forms() -> None:

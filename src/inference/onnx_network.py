@@ -13,7 +13,7 @@ from model_utils.errors import DataError
 from src.albert_model import MASKED_SCORE, sharing_plan
 from src.albert_networks import ScoresNetwork
 from src.finetune_eval_model import (
-    FORBIDDEN,
+    MASKED_LOGIT,
     EncoderOutputs,
     FillMaskScores,
     MultipleChoiceScores,
@@ -210,7 +210,7 @@ def _span_search(graph: NetworkGraph, scores: SpanSearchScores, *inputs: str) ->
     *texts, p_mask = inputs
     sequence = graph.encode(texts)
     forbidden = graph.node("Cast", p_mask, to=BOOL)
-    lowest = graph.constant(-FORBIDDEN, np.float32)
+    lowest = graph.constant(-MASKED_LOGIT, np.float32)
 
     def top(logits: str, count: int) -> list[str]:
         return graph.nodes("TopK", 2, graph.node("LogSoftmax", logits, axis=-1), graph.constant([count]))

@@ -140,6 +140,8 @@ def iter_documents(path: str | Path, text_key: str = "text") -> Iterator[list[st
         raise DataError(f"{path} is XML or HTML: extract its text first (of a Wikipedia dump with WikiExtractor)")
     if any("\0" in line for line in head):
         raise DataError(f"{path} has NUL characters, as UTF-16 has: convert it to UTF-8 (for instance with iconv)")
+    if len(head) == 1 and "\r" in first_line:
+        raise DataError(f"{path} has lines that end with a carriage return alone: end them with a line feed")
     if _DOC_START.match(first_line):
         yield from _collect(_wikiextractor_units(lines))
     elif _is_json(first_line) or _JSON.match("\n".join(head)):
@@ -170,6 +172,8 @@ def split_sentences(text: str) -> list[str]:
 
 def _match(pattern: str) -> list[Path]:
     """Return all files of one path, folder or glob pattern."""
+    if "\0" in pattern:  # glob would raise ValueError
+        return []
     exists = os.path.exists(pattern)  # noqa: PTH110 - Path.exists() raises OSError for a list that is too long for a name
     names = [pattern] if exists else glob.glob(pattern, recursive=True)  # noqa: PTH207 - absolute
     files: list[Path] = []

@@ -16,6 +16,7 @@ import csv
 import itertools
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,18 +70,26 @@ class Table:
 
     def place(self, column: str) -> int:
         """Return the index of a column, given by name or number from 1; raise DataError if there is none or several."""
-        column_index = index_of(self.names, column)
-        if column_index < 0:
+        if not self.has(column):
             column_names = first_few(list(map(shorten, self.names)), MOST_NAMES)
             raise DataError(
                 f"{self.path} has no column {shorten(column)}, it has {len(self.names)}: {column_names}; name another "
                 f"with the key that ends in _column{self.hint}"
             )
-        if (count := self.names.count(column)) > 1:
-            raise DataError(f"{self.path} has {count} columns {shorten(column)}; name one by its number")
+        if self.names.count(column) > 1:
+            raise DataError(
+                f"{self.path} has {self.names.count(column)} columns {shorten(column)}; name one by its number"
+            )
+        column_index = index_of(self.names, column)
         if column_index in self.other_types:
             found = f"column {shorten(self.names[column_index])} of type {shorten(self.other_types[column_index])}"
             raise DataError(f"{self.path} has the {found}, allowed are texts, numbers and dates")
+        is_name = column in self.names
+        if is_name and column.isdecimal() and column_index != int(column) - 1 and int(column) <= len(self.names):
+            logger.warning(
+                f"{self.path}: column {column_index + 1} is used, because {column} is its name and not only a column "
+                "number; to prevent that, name the columns with column_names"
+            )
         return column_index
 
     def name_of(self, column: str) -> str:
@@ -199,10 +208,34 @@ def text_lines(path: Path, options: TableOptions | None = None) -> Iterator[str]
 TableReader = Callable[[Path, TableOptions | None], NumberedRows]
 
 
+def _is_quoted(field: str) -> bool:
+    return len(field) > 1 and field[0] == field[-1] == '"'
+
+
 def _read_tsv(path: Path, options: TableOptions | None) -> NumberedRows:
-    for line, text in enumerate(text_lines(path, options), 1):
-        if text.strip():
-            yield line, text.removesuffix("\n").removesuffix("\r").split("\t")
+    header: list[str] = []
+    quoted_counts: Counter[int] = Counter()
+    row_count = 0
+    try:
+        for line, text in enumerate(text_lines(path, options), 1):
+            text = text.removesuffix("\n").removesuffix("\r")
+            if not text.strip():
+                continue
+            fields = text.split("\t")
+            if not header:
+                header = list(fields)
+            else:
+                row_count += 1
+                if '"' in text:
+                    quoted_counts.update(index for index, field in enumerate(fields) if _is_quoted(field))
+            yield line, fields
+    finally:  # also if a quoted field with a tab ends the reading with an error
+        for index, count in quoted_counts.items():
+            if 2 * count > row_count and index < len(header):
+                logger.warning(
+                    f"{path}: {count:,} of {row_count:,} fields of column {index + 1} ({shorten(header[index])}) are "
+                    "in double quotes, which a .tsv file keeps as text; remove them, or write a .csv file"
+                )
 
 
 def _read_csv(path: Path, options: TableOptions | None) -> NumberedRows:
@@ -273,12 +306,12 @@ def _read_json_lines(
         yield line, row
 
 
-def _workbook_reader(read_rows: Callable[[Path, str], NumberedRows]) -> TableReader:
+def _workbook_reader(read_rows: Callable[[Path, str | None], NumberedRows]) -> TableReader:
     """Return a reader of the non-empty rows of a workbook; rows shorter than the first one are padded."""
 
     def read(path: Path, options: TableOptions | None) -> NumberedRows:
         width = 0
-        for line, row in read_rows(path, options.sheet if options else ""):
+        for line, row in read_rows(path, options.sheet if options else None):
             if row.count("") < len(row):  # a failed formula is None: its row is not empty
                 width = width or len(row)
                 row.extend([""] * (width - len(row)))

@@ -4,21 +4,22 @@ The XML of an .xlsx file is parsed as a stream, because openpyxl's streaming mod
 order and its other mode holds all sheets in memory. A file that Excel could not have written is a DataError.
 """
 
+import contextlib
 import io
 import logging
 import math
 import re
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from model_utils.errors import DataError, first_few, shorten, shorten_text
+from model_utils.errors import DataError, first_few, shorten
 from model_utils.files import open_file
-from src.text.cell_values import NumberedRows, index_of, reading_errors, text_of, without_midnight
-from src.text.workbook_archive import check_archive, read_events, read_relations
+from src.text.cell_values import NumberedRows, Row, index_of, text_of, without_midnight
+from src.text.workbook_archive import SAVE_ANEW, Fault, check_archive, read_events, read_relations, said_twice
 
 logger = logging.getLogger(__name__)
 ERROR: list[Any] = []  # value of a cell whose formula failed or was never computed: not text
@@ -26,21 +27,21 @@ MOST_ROWS = 1_048_576  # Excel's limits for a sheet
 MOST_COLUMNS = 16_384
 MOST_TITLES = 20  # sheets listed in an error message
 LONGEST_FORMAT = 1000  # characters of a number format, whose test takes quadratic time; Excel allows 255
-EXCEL = "an Excel workbook"
-SAVE_ANEW = "open it in Excel or LibreOffice and save it again"
+OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _ESCAPED = re.compile("_x(00[01][0-9A-F]|005F)_")  # control characters and _ in .xlsx
+_REFERENCE = re.compile("([A-Z]{1,3})([1-9][0-9]*)")
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")  # one way to match: no backtracking
 _BOOLEANS = {"0": False, "false": False, "1": True, "true": True}
 _CHINESE_DATE_FORMATS = dict.fromkeys([*range(27, 37), *range(50, 59)], "yyyy-mm-dd")  # built into Excel, not openpyxl
 
 
 @dataclass
 class _Sheet:
-    """Worksheet; part: where an .xlsx file has it."""
+    """Worksheet of an .xlsx file."""
 
     title: str
+    part: str
     is_visible: bool
-    has_data: bool
-    part: str = ""
 
 
 @dataclass
@@ -56,24 +57,29 @@ class _CellDecoder:
     date_formats: dict[int, bool] = field(default_factory=dict)
 
     def value_of(self, cell_type: str, style: str, text: str) -> Any:
-        """Return the value of a cell that is not empty; raise ValueError or LookupError for other text."""
+        """Return the value of a cell that is not empty."""
         if cell_type == "e":
             return ERROR
         if cell_type == "n":
             return self._number(style, text)
         if cell_type == "s":
+            if not text.strip().isdecimal() or int(text) >= len(self.strings):
+                raise Fault(f"refers to shared string {shorten(text)} of {len(self.strings)}")
             return self.strings[int(text)]
         if cell_type in ("str", "inlineStr"):
             return _unescape(text)
-        if cell_type == "b":
+        if cell_type == "b" and text.strip() in _BOOLEANS:
             return _BOOLEANS[text.strip()]
         if cell_type == "d":
             from openpyxl.utils.datetime import from_ISO8601
 
             return without_midnight(from_ISO8601(text))
-        raise ValueError(f"a cell has the type {shorten(cell_type)}")
+        raise Fault(f"holds {shorten(text)} in a cell of type {shorten(cell_type)}")
 
     def _number(self, style: str, text: str) -> Any:
+        text = text.strip()
+        if not _NUMBER.fullmatch(text):
+            raise Fault(f"holds {shorten(text)} in a cell for numbers")
         is_duration = self.date_formats.get(int(style))
         if is_duration is not None:
             return date_value(float(text), self.epoch, is_duration)
@@ -102,31 +108,36 @@ def _unescape(text: str) -> str:
 # --- .xlsx ---
 
 
-def read_xlsx(path: Path, sheet_name: str = "") -> NumberedRows:
+def read_xlsx(path: Path, sheet_name: str | None = None) -> NumberedRows:
     """Yield number and cell texts of the rows of a sheet.
 
     Args:
-        sheet_name: title, or number of the visible ones from 1; "": the first visible one.
+        sheet_name: as in sheet_index; None: the caller has no option to name one.
 
     Raises:
         DataError: the file is not a workbook, is damaged or lacks the sheet; names sheet and row.
     """
-    with reading_errors(path, EXCEL), open_file(path) as file, zipfile.ZipFile(file) as archive:
-        check_archive(path, archive)
-        sheets, decoder = _open_book(archive)
-        sheet = sheets[sheet_index(path, sheets, sheet_name)]
-        _warn_of_merged_cells(path, archive, sheet)
-        yield from _sheet_rows(path, archive, sheet, decoder)
+    with workbook_errors(path), open_file(path) as file:
+        if file.read(len(OLE)) == OLE:
+            raise Fault("is locked with a password, or is an .xls file: remove the password, or rename it")
+        with zipfile.ZipFile(file) as archive:
+            check_archive(archive)
+            sheets, decoder = _open_book(archive)
+            titles = [sheet.title for sheet in sheets]
+            sheet = sheets[sheet_index(path, titles, [sheet.is_visible for sheet in sheets], sheet_name)]
+            has_data = {part: _has_data(archive, part) for part in {other.part for other in sheets}}
+            other_titles = [other.title for other in sheets if other is not sheet and has_data[other.part]]
+            check_sheets(path, sheet.title, has_data[sheet.part], other_titles, sheet_name)
+            _warn_of_merged_cells(path, archive, sheet)
+            yield from _sheet_rows(path, archive, sheet, decoder)
 
 
 def _open_book(archive: zipfile.ZipFile) -> tuple[list[_Sheet], _CellDecoder]:
     from openpyxl.utils.datetime import MAC_EPOCH, WINDOWS_EPOCH
 
-    book = dict(read_relations(archive, "").values())["officeDocument"]
-    relations = read_relations(archive, book)
-    parts = dict(relations.values())
+    book = read_relations(archive, "")[1]["officeDocument"]
+    relations, parts = read_relations(archive, book)
     sheets = []
-    has_data: dict[str, bool] = {}
     decoder = _CellDecoder(WINDOWS_EPOCH)
     for tag, attributes, _ in read_events(archive, book):
         if tag == "workbookPr" and attributes and _BOOLEANS[attributes.get("date1904", "0")]:
@@ -135,12 +146,9 @@ def _open_book(archive: zipfile.ZipFile) -> tuple[list[_Sheet], _CellDecoder]:
             [relation] = [value for name, value in attributes.items() if name.rpartition(":")[2] == "id"]
             relation_type, part = relations[relation]
             if relation_type == "worksheet":  # others are charts and macros
-                if part not in has_data:
-                    has_data[part] = _has_data(archive, part)
-                is_visible = attributes.get("state", "visible") == "visible"
-                sheets.append(_Sheet(attributes["name"], is_visible, has_data[part], part))
+                sheets.append(_Sheet(attributes["name"], part, attributes.get("state", "visible") == "visible"))
     if not sheets:
-        raise ValueError("it has no worksheet")
+        raise Fault("has no worksheet")
     if parts.get("sharedStrings") in archive.namelist():
         decoder.strings = _shared_strings(archive, parts["sharedStrings"])
     if parts.get("styles") in archive.namelist():
@@ -167,23 +175,23 @@ def _date_formats(archive: zipfile.ZipFile, part: str) -> dict[int, bool]:
     """Return the cell styles for dates and times -> whether the style is a duration."""
     from openpyxl.styles.numbers import BUILTIN_FORMATS, is_date_format, is_timedelta_format
 
-    formats = {str(format_id): code for format_id, code in (_CHINESE_DATE_FORMATS | BUILTIN_FORMATS).items()}
+    formats: dict[str, str] = {}
     cell_formats: list[str] = []
     is_cell_format = False
     for tag, attributes, _ in read_events(archive, part):
         if tag == "cellXfs":
             is_cell_format = attributes is not None
         elif tag == "numFmt" and attributes and not cell_formats:  # later ones belong to conditional formats
-            formats[attributes["numFmtId"]] = attributes["formatCode"]
+            code = attributes["formatCode"]
+            if len(code) > LONGEST_FORMAT:
+                raise Fault(f"is damaged: {shorten(part)} has a number format that is too long; {SAVE_ANEW}")
+            if formats.setdefault(attributes["numFmtId"], code) != code:
+                raise said_twice(part, f"number format {attributes['numFmtId']}")
         elif tag == "xf" and attributes is not None and is_cell_format:
             cell_formats.append(attributes.get("numFmtId", "0"))
-    durations = {}
-    for format_id in set(cell_formats) & formats.keys():
-        code = formats[format_id]
-        if len(code) > LONGEST_FORMAT:
-            raise ValueError(f"a number format has more than {LONGEST_FORMAT} characters")
-        if is_date_format(code):
-            durations[format_id] = is_timedelta_format(code)
+    builtin = {str(format_id): code for format_id, code in (_CHINESE_DATE_FORMATS | BUILTIN_FORMATS).items()}
+    used = {format_id: code for format_id, code in (builtin | formats).items() if format_id in {*cell_formats}}
+    durations = {format_id: is_timedelta_format(code) for format_id, code in used.items() if is_date_format(code)}
     return {style: durations[format_id] for style, format_id in enumerate(cell_formats) if format_id in durations}
 
 
@@ -203,8 +211,6 @@ def _warn_of_merged_cells(path: Path, archive: zipfile.ZipFile, sheet: _Sheet) -
 
 def _sheet_rows(path: Path, archive: zipfile.ZipFile, sheet: _Sheet, decoder: _CellDecoder) -> NumberedRows:
     """Yield the rows of a sheet; raise DataError at a row that is damaged, repeated or out of order."""
-    from openpyxl.utils import coordinate_to_tuple
-
     row_number = 0
     is_warned = False
     try:
@@ -217,24 +223,23 @@ def _sheet_rows(path: Path, archive: zipfile.ZipFile, sheet: _Sheet, decoder: _C
                 previous = row_number
                 row_number = int(attributes.get("r", row_number + 1))
                 if row_number <= previous or row_number > MOST_ROWS:
-                    raise ValueError(f"it comes after row {previous}, or is not among the first {MOST_ROWS:,}")
+                    raise Fault(f"comes after row {previous}: rows must be in order and at most {MOST_ROWS:,}")
                 row = []
             elif tag == "c" and attributes is not None:
+                _fill_up_to(row, row_number, attributes.get("r"))
                 cell = attributes
-                reference = cell.get("r")
-                cell_row, column = coordinate_to_tuple(reference) if reference else (row_number, len(row) + 1)
-                if cell_row != row_number or column <= len(row) or column > MOST_COLUMNS:
-                    raise ValueError(f"its cell {shorten(reference)} is out of order, or behind column {MOST_COLUMNS}")
-                row.extend([""] * (column - len(row)))
                 pieces: list[str] = []
                 has_formula = is_phonetic = False
             elif tag == "rPh":
                 is_phonetic = attributes is not None
             elif attributes is None and tag == "f":
                 has_formula = True
+            elif tag in ("v", "is") and attributes is not None:
+                if pieces:
+                    raise Fault("has a cell with two values")
             elif attributes is None and (tag == "v" or (tag == "t" and not is_phonetic)):
                 pieces.append(text)
-            elif attributes is None and tag == "c":
+            elif tag == "c":
                 value = "".join(pieces)
                 cell_type = cell.get("t", "n")
                 if value:
@@ -247,26 +252,45 @@ def _sheet_rows(path: Path, archive: zipfile.ZipFile, sheet: _Sheet, decoder: _C
                         f"{path}: row {row_number} of sheet {shorten(sheet.title)} holds an error or a formula without "
                         f"a stored value; {SAVE_ANEW}"
                     )
+    except Fault as error:
+        raise DataError(f"{path}: row {row_number} of sheet {shorten(sheet.title)} {error}; {SAVE_ANEW}") from None
     except Exception as error:
-        place = f"{path}: row {row_number} of sheet {shorten(sheet.title)}"
-        raise DataError(f"{place} is damaged ({shorten_text(str(error))}); {SAVE_ANEW}") from error
+        raise DataError(f"{path}: row {row_number} of sheet {shorten(sheet.title)} is damaged; {SAVE_ANEW}") from error
+
+
+def _fill_up_to(row: Row, row_number: int, reference: str | None) -> None:
+    """Append empty cells to a row up to the referenced cell, by default one cell."""
+    from openpyxl.utils import column_index_from_string
+
+    column = len(row) + 1
+    if reference is not None:
+        match = _REFERENCE.fullmatch(reference.upper())
+        if not match or int(match[2]) != row_number or column_index_from_string(match[1]) < column:
+            raise Fault(f"has the cell {shorten(reference)} after {len(row)} column(s): cells must be in order")
+        column = column_index_from_string(match[1])
+    if column > MOST_COLUMNS:
+        raise Fault(f"has more than {MOST_COLUMNS:,} columns")
+    row.extend([""] * (column - len(row)))
 
 
 # --- .xls ---
 
 
-def read_xls(path: Path, sheet_name: str = "") -> NumberedRows:
+def read_xls(path: Path, sheet_name: str | None = None) -> NumberedRows:
     """Yield number and cell texts of the rows of a sheet, as read_xlsx does."""
     import xlrd
     from openpyxl.utils.datetime import MAC_EPOCH, WINDOWS_EPOCH
 
-    with reading_errors(path, EXCEL):
+    with workbook_errors(path):
         with open_file(path) as file:
             content = file.read()
         book = xlrd.open_workbook(file_contents=content, logfile=io.StringIO(), ragged_rows=True)
         epoch = MAC_EPOCH if book.datemode else WINDOWS_EPOCH
-        sheets = [_Sheet(sheet.name, not sheet.visibility, bool(sheet.nrows)) for sheet in book.sheets()]
-        sheet = book.sheet_by_index(sheet_index(path, sheets, sheet_name))
+        sheets = book.sheets()
+        titles = [sheet.name for sheet in sheets]
+        sheet = sheets[sheet_index(path, titles, [not sheet.visibility for sheet in sheets], sheet_name)]
+        other_titles = [other.name for other in sheets if other is not sheet and other.nrows]
+        check_sheets(path, sheet.name, bool(sheet.nrows), other_titles, sheet_name)
         for row_number, cells in enumerate(sheet.get_rows(), 1):
             yield row_number, [text_of(_xls_value(cell, epoch)) for cell in cells]
 
@@ -287,27 +311,43 @@ def _xls_value(cell: Any, epoch: datetime) -> Any:
 # --- both ---
 
 
-def sheet_index(path: Path, sheets: Sequence[_Sheet], sheet_name: str) -> int:
-    """Return the index of a sheet, by title or by number of the visible ones from 1; by default the first of them.
-
-    Raises:
-        DataError: there is no such sheet, or it is empty while others hold data.
-    """
-    titles = [sheet.title for sheet in sheets]
-    shown = [index for index, sheet in enumerate(sheets) if sheet.is_visible] or [0]
-    chosen = shown[0]
+def sheet_index(path: Path, titles: Sequence[str], visible: Sequence[bool], sheet_name: str | None) -> int:
+    """Return the index of a sheet, by title or by number of the visible ones from 1; by default the first of them."""
+    shown = [index for index, is_visible in enumerate(visible) if is_visible] or [0]
+    if not sheet_name:
+        return shown[0]
     if sheet_name in titles:
-        chosen = titles.index(sheet_name)
-    elif sheet_name:
-        position = index_of([titles[index] for index in shown], sheet_name)
-        if position < 0:
-            found = first_few(list(map(shorten, titles)), MOST_TITLES)
-            raise DataError(f"{path} has no sheet {shorten(sheet_name)}, it has {len(titles)}: {found}")
-        chosen = shown[position]
-    title = shorten(titles[chosen])
-    others = first_few([shorten(other.title) for other in sheets if other.has_data and other is not sheets[chosen]])
-    if others and not sheets[chosen].has_data:
-        raise DataError(f"{path}: sheet {title} is empty, the data are in {others}; read or show that sheet")
-    if others and not sheet_name:
-        logger.warning(f"{path}: only its first visible sheet {title} is read; {others} also hold data")
-    return chosen
+        return titles.index(sheet_name)
+    if (position := index_of([titles[index] for index in shown], sheet_name)) < 0:
+        found = first_few(list(map(shorten, titles)), MOST_TITLES)
+        raise DataError(f"{path} has no sheet {shorten(sheet_name)}, it has {len(titles)}: {found}")
+    return shown[position]
+
+
+def check_sheets(path: Path, title: str, has_data: bool, other_titles: list[str], sheet_name: str | None) -> None:
+    """Raise DataError if the sheet to read is empty and others are not; warn if others have data, too."""
+    others = first_few([shorten(other) for other in other_titles])
+    advice = "put that first and show it" if sheet_name is None else "name it with --sheet"
+    if other_titles and not has_data:
+        which = "" if sheet_name else "first visible "
+        raise DataError(f"{path}: its {which}sheet {shorten(title)} is empty, the data are in {others}; {advice}")
+    if other_titles and not sheet_name:
+        logger.warning(f"{path}: only its first visible sheet {shorten(title)} is read; {others} also hold data")
+
+
+@contextlib.contextmanager
+def workbook_errors(path: Path) -> Iterator[None]:
+    """Turn any error that a damaged workbook causes into a DataError."""
+    import xlrd
+
+    try:
+        yield
+    except DataError:
+        raise
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    except Fault as error:
+        raise DataError(f"{path} {error}") from None
+    except Exception as error:
+        reason = f" ({str(error)[:200]})" if isinstance(error, xlrd.XLRDError) else ""
+        raise DataError(f"{path} is not an Excel workbook, or is damaged or locked{reason}; {SAVE_ANEW}") from error

@@ -1,7 +1,8 @@
-"""What a workbook can say out of order or beyond Excel's limits is read right or named by sheet and row."""
+"""What a workbook can say twice, out of order or beyond Excel's limits is read right or named by sheet and row."""
 
 import resource
 import time
+import warnings
 import zipfile
 
 import pytest
@@ -13,6 +14,7 @@ from tests.faults.workbooks import (
     CELLS,
     HEADER,
     MAIN,
+    OFFICE,
     as_strict,
     claim_size,
     row,
@@ -78,6 +80,9 @@ def test_rows_that_are_read(tmp_path, rows, expected):
                 '<c r="A3"><v>1</v></c><c r="A3"><v>2</v></c>',
                 '<c r="A3"><v>1</v></c><c r="B3"><v>1</v></c><c r="B3"><v>2</v></c>',
                 '<c r="B3"><v>1</v></c><c r="B2"><v>1</v></c>',
+                '<c r="A3"><v>1</v><v>2</v></c>',
+                '<c r="A3" t="inlineStr"><v>0</v><is><t>a</t></is></c>',
+                '<c r="A3" t="inlineStr"><is><t>a</t></is><is><t>b</t></is></c>',
                 '<c r="A4"><v>1</v></c>',
                 '<c r="XFE3"><v>1</v></c>',
                 '<c r="ZZZZ3"><v>1</v></c>',
@@ -85,8 +90,10 @@ def test_rows_that_are_read(tmp_path, rows, expected):
                 '<c r="A"><v>1</v></c>',
                 '<c r="XFD3"/><c/>',
                 '<c t="s"><v>3</v></c>',
+                '<c t="s"><v>-1</v></c>',
                 '<c t="s"><v>x</v></c>',
                 '<c t="n"><v>word</v></c>',
+                "<c><v>1_000</v></c>",
                 f"<c><v>{'9' * 5000}</v></c>",
                 '<c t="b"><v>7</v></c>',
                 '<c t="d"><v>yesterday</v></c>',
@@ -241,6 +248,45 @@ def test_missing_empty_and_damaged_parts(tmp_path, part):
             with pytest.raises(DataError, match=r"a\.xlsx") as error:
                 read(path)
             assert "\n" not in str(error.value) and len(str(error.value)) < 500
+
+
+def test_parts_that_are_there_twice(tmp_path):
+    with warnings.catch_warnings(action="ignore"):
+        path = write_workbook(tmp_path / "a.xlsx", plain_parts(), repeated=["xl/sheet1.xml"])
+    with pytest.raises(DataError, match=r"xl/sheet1\.xml"):
+        read(path)
+
+
+RELATIONS = "</Relationships>"
+RELATION = f'<Relationship Id="{{}}" Type="{OFFICE}/{{}}" Target="/xl/other.xml"/>'
+
+
+@pytest.mark.parametrize(
+    ("part", "end", "xml", "name"),
+    [
+        ("_rels/.rels", RELATIONS, RELATION.format("x", "officeDocument"), "officeDocument"),
+        ("xl/_rels/book.xml.rels", RELATIONS, RELATION.format("w1", "worksheet"), "w1"),
+        ("xl/_rels/book.xml.rels", RELATIONS, RELATION.format("x", "sharedStrings"), "sharedStrings"),
+        ("xl/_rels/book.xml.rels", RELATIONS, RELATION.format("x", "styles"), "styles"),
+        ("xl/book.xml", "</workbook>", '<workbookPr/><workbookPr date1904="1"/>', "workbookPr"),
+        ("xl/book.xml", "</workbook>", "<sheets/>", "sheets"),
+        ("xl/styles.xml", "</styleSheet>", "<cellXfs/><cellXfs/>", "cellXfs"),
+        (
+            "xl/styles.xml",
+            "</styleSheet>",
+            '<numFmt numFmtId="1" formatCode="0"/><numFmt numFmtId="1" formatCode="y"/>',
+            "1",
+        ),
+        ("xl/sheet1.xml", "</worksheet>", "<sheetData/>", "sheetData"),
+        ("xl/sheet1.xml", "</row>", "<row/>", "row"),
+        ("xl/sheet1.xml", "</c>", '<c r="B1"><v>1</v></c>', "c"),
+    ],
+)
+def test_what_a_part_says_twice(tmp_path, part, end, xml, name):
+    parts = plain_parts()
+    parts[part] = parts[part].replace(end, xml + end)
+    with pytest.raises(DataError, match=rf"\b{name}' twice"):
+        read(write_workbook(tmp_path / "a.xlsx", parts))
 
 
 def test_other_programs_elements_of_the_same_name_are_passed_over(tmp_path):

@@ -1,7 +1,7 @@
-"""Workbooks made from raw XML, as no library writes them: parts, rows and cells missing, out of order."""
+"""Workbooks made from raw XML, as no library writes them: parts, rows and cells missing, repeated, out of order."""
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
@@ -76,11 +76,11 @@ def as_strict(parts: Mapping[str, str]) -> dict[str, str]:
     return parts
 
 
-def write_workbook(path: Path, parts: Mapping[str, str]) -> Path:
-    """Write parts as a workbook."""
+def write_workbook(path: Path, parts: Mapping[str, str], repeated: Sequence[str] = ()) -> Path:
+    """Write parts, some of them twice, as a workbook."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, xml in parts.items():
-            archive.writestr(name, xml)
+        for name in (*parts, *repeated):
+            archive.writestr(name, parts[name])
     return path
 
 
