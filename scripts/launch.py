@@ -3,7 +3,8 @@
 The ranks form one of MindSpore's dynamic clusters, with a scheduler process and environment variables. Rank 0's output
 is shown; the output of all is kept in LOGS. SIGTERM, Ctrl-C and the end of the terminal (SIGHUP, unless nohup ignores
 it) are forwarded to the ranks, which save and exit. When a rank fails, the others notice (src/training/ranks.py) and
-have GRACE seconds to end; the last line names the rank and its reason.
+have GRACE seconds to end; the last line names the rank and its reason. A rank that is paused (SIGSTOP) for PAUSED
+seconds while another runs counts as failed.
 
 A job of several machines has a launcher on each (model_utils/job_machines.py). That of the first machine runs the
 scheduler and the rendezvous, to which all report (model_utils/rendezvous.py); a failure on one machine ends all.
@@ -29,6 +30,7 @@ from model_utils.job_machines import LOCAL_SIZE, Machine, find_machine
 from model_utils.rendezvous import ADDRESS, KEY, LAUNCHER, SILENCE, Rendezvous, RendezvousClient, RendezvousServer
 
 GRACE = 12.0  # s that ranks have to end after one that failed; checkpoints not complete by then are lost
+PAUSED = 15.0  # s that a rank may be paused; GRACE + PAUSED must stay below the 30 s timeout of a CPU's collective
 POLL_INTERVAL = 0.1  # s between two looks at the ranks and reports to the first machine
 SHOWN = 5.0  # s to wait for a slow reader of the output before the failure is reported
 SIGNAL_WAIT = 0.5  # s after which a rank that received the signal itself has logged STOP_MESSAGE
@@ -51,6 +53,14 @@ class JobProcess:
         """Return the error sentences in its log."""
         lines = self.log.read_text(errors="replace").splitlines()
         return [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+
+    def is_paused(self) -> bool:
+        """Return True if a signal has stopped the process; a debugger's stop has another state letter."""
+        try:
+            state = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2]
+        except OSError:
+            return False
+        return state.split()[:1] == ["T"]
 
     def reason(self) -> str:
         """Return why it ended: its last error sentence, else the signal that killed it, else its exception."""
@@ -84,6 +94,9 @@ class Job:
         self.ranks: list[JobProcess] = []
         self.scheduler: JobProcess | None = None  # on the first machine
         self.stop = 0  # the signal by which the ranks were asked to stop
+        self.requests = 0  # number of signals received
+        self.pauses: dict[JobProcess, float] = {}  # s that ranks have been paused while others run
+        self.paused: list[JobProcess] = []  # ranks killed because they were paused too long
         self.ended = threading.Event()  # set when all ranks have ended
         self.failed: JobProcess | None = None  # the first process of this machine that failed
         self.failure_elsewhere = ""  # why the job has failed on another machine
@@ -145,10 +158,13 @@ class Job:
         """
         is_first = not self.stop
         self.stop = number
+        self.requests += 1
         # At the end of a terminal both the system and the shell send SIGHUP; the second one must not end the save.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         if is_first:
             time.sleep(SIGNAL_WAIT)
+            if self.requests > 1:  # a second signal came meanwhile and was forwarded to all ranks
+                return
         for rank in self.ranks:
             if rank.process.poll() is None and not (is_first and STOP_MESSAGE in rank.log.read_bytes()):
                 rank.process.send_signal(signal.SIGTERM)
@@ -175,7 +191,7 @@ class Job:
             code = next(filter(None, codes), 1)
         elif self.failed:
             code = self.failed.process.returncode
-            message = f"{self.failed.name} failed: {self.failed.reason()} (its output: {self.failed.log})"
+            message = f"{self.failed.name} failed: {self.reason(self.failed)} (its output: {self.failed.log})"
         else:
             code = 128 + self.stop if self.stop and any(codes) else max(codes)
         if message:
@@ -206,6 +222,7 @@ class Job:
 
     def poll(self) -> list[int | None]:
         """Return the exit codes of the ranks, None while they run; notice failures and report to the first machine."""
+        self.end_paused()
         codes = [rank.process.poll() for rank in self.ranks]
         failures = [rank for rank, code in zip(self.ranks, codes, strict=True) if self.is_failure(code)]
         # Only while all ranks run: afterwards the scheduler may fail because ranks have ended.
@@ -215,16 +232,36 @@ class Job:
             self.ask_to_stop(signal.SIGTERM)
         if failures and not self.failed:
             # Of several at once, one with an error sentence: the others may have ended because of it.
-            self.failed = max(failures, key=lambda failure: bool(failure.errors()))
+            self.failed = max(failures, key=lambda failure: (failure in self.paused, bool(failure.errors())))
         ended = {}
         for rank, process, code in zip(self.machine.ranks, self.ranks, codes, strict=True):
             if code is not None:
-                ended[rank] = process.reason() if process in failures else ""
+                ended[rank] = self.reason(process) if process in failures else ""
         if isinstance(self.rendezvous, Rendezvous):
             self.rendezvous.count_silence(POLL_INTERVAL)
         failure = self.rendezvous.report(self.machine.index, ended)
         self.failure_elsewhere = self.failure_elsewhere or failure
         return codes
+
+    def reason(self, failed: JobProcess) -> str:
+        """Return why a process failed."""
+        return f"did not answer for {PAUSED:g} s (paused)" if failed in self.paused else failed.reason()
+
+    def end_paused(self) -> None:
+        """Kill the ranks that have been paused too long while another runs.
+
+        The polls are counted instead of time, because a machine or batch system may pause this process with its ranks.
+        """
+        running = [rank for rank in self.ranks if rank.process.poll() is None]
+        paused = [rank for rank in running if rank.is_paused()]
+        if len(paused) == len(running) and self.machine.count == 1:
+            paused = []
+        self.pauses = {rank: self.pauses.get(rank, 0.0) + POLL_INTERVAL for rank in paused}
+        for rank, seconds in self.pauses.items():
+            if seconds > PAUSED:
+                rank.process.kill()
+                rank.process.wait()
+                self.paused.append(rank)
 
     def show_first_rank(self) -> None:
         """Copy the log of this machine's first rank to this process's stdout until all its ranks have ended."""

@@ -323,6 +323,20 @@ def test_distribute_kills_ranks_that_do_not_end(launch_project: Path) -> None:
     assert "ended by itself" not in done.stdout
 
 
+@pytest.mark.parametrize(("seconds", "code"), [(0.3, 0), (20, 137)])
+def test_distribute_names_a_rank_that_is_paused_too_long(launch_project: Path, seconds: float, code: int) -> None:
+    """A shorter pause does no harm, nor does a rank that computes."""
+    launch = launch_project / "scripts/launch.py"
+    launch.write_text(launch.read_text().replace("PAUSED = 15.0", "PAUSED = 3.0"))
+    wake = f"subprocess.Popen(['sh', '-c', f'sleep {seconds}; kill -CONT {{os.getpid()}}'])"
+    act = f"import subprocess; {wake}; os.kill(os.getpid(), signal.SIGSTOP); sys.exit(0)"
+    (launch_project / "run_ner.py").write_text(RANK.format(act=act, code=0))
+    done = bash("bash scripts/run_ner_distribute.sh --nproc 2", launch_project)
+    assert done.returncode == code, done.stderr
+    if code:
+        assert "rank 1 failed" in done.stderr.splitlines()[-1] and "3 s" in done.stderr.splitlines()[-1]
+
+
 def test_distribute_tells_of_a_failed_rank_when_nobody_reads_its_output(launch_project: Path) -> None:
     """As under `| less`: a pipe is full long before rank 1 fails."""
     (launch_project / "rank.py").write_text(
