@@ -1,6 +1,8 @@
 """Write docs/configuration.md from the option classes: python docs/write_configuration.py."""
 
 import sys
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,24 +35,27 @@ PAGE = ROOT / "docs/configuration.md"
 HEAD = """# Configuration
 
 Every key may stand in a command's yaml file and on its command line (`--key value`), which wins. Keys of a section are
-written with a dot: `--optimizer_cfg.Lamb.learning_rate 0.001`. A command may have other defaults than its class here:
-its yaml file and `--help` show them, and `--help` the allowed values.
+written with a dot: `--optimizer_cfg.Lamb.learning_rate 0.001`.
+
+`COMMAND --help` prints all keys of a command with the allowed values and what 0, empty and auto stand for. Its yaml may
+set other defaults than those here. Several defaults of a key are those of its commands, in the order of this page.
+
 `python docs/write_configuration.py` writes this page.
 """
 TABLES: dict[str, tuple[type[Config], ...]] = {
     "All commands that compute": (OneDeviceConfig, LayersConfig, ArchitectureConfig),
-    "`albert_cfg`: the architecture": (AlbertOverrides,),
     "All training": (TrainingConfig,),
-    "`optimizer_cfg`: the optimizer": (OptimizerConfig,),
-    "`optimizer_cfg.NAME`: settings of one": (AdamConfig, DecayedAdamConfig),
+    "`optimizer_cfg.optimizer`, and `optimizer_cfg.NAME` with the other keys": (
+        OptimizerConfig,
+        AdamConfig,
+        DecayedAdamConfig,
+    ),
     "`run_pretrain.py`": (PretrainConfig,),
-    "`phases`: parts of a pre-training": (PhaseConfig,),
     "`pretrain_eval.py`": (PretrainEvalConfig,),
     "All fine-tuning": (FinetuneConfig,),
     "`run_classifier.py`": (ClassifierConfig,),
     "`run_race.py`": (RaceConfig,),
-    "`run_squad_v1.py`, `run_squad_v2.py`": (SquadConfig,),
-    "`run_squad_v2.py`": (SquadV2Config,),
+    "`run_squad_v1.py`, `run_squad_v2.py`": (SquadConfig, SquadV2Config),
     "`run_ner.py`": (NerConfig,),
     "`src.train_vocabulary`, `src.create_pretraining_data`": (CorpusConfig,),
     "`src.train_vocabulary`": (TrainVocabularyConfig,),
@@ -61,22 +66,55 @@ TABLES: dict[str, tuple[type[Config], ...]] = {
 }
 
 
-def table(kinds: tuple[type[Config], ...]) -> str:
-    """Return the keys that these classes add to their parents, as a table."""
-    lines = ["| key | default | meaning |", "|---|---|---|"]
+UNSET: dict[str, tuple[str, type[Config]]] = {
+    "`albert_cfg`: the architecture": ("Not set: the value of the preset or of the weights.", AlbertOverrides),
+    "`phases`: parts of a pre-training": ("Not set: the value of the run.", PhaseConfig),
+}
+Meanings = dict[str, tuple[str, str]]  # key -> default and meaning
+
+
+def meanings(kinds: tuple[type[Config], ...]) -> Meanings:
+    """Return the keys that these classes add to their parents; a meaning is the first clause of the help text."""
+    found: Meanings = {}
     for kind in kinds:
         inherited = {key for parent in kind.__mro__[1:] for key in getattr(parent, "model_fields", {})}
         for key, field in kind.model_fields.items():
-            if key in inherited or is_section(field):
-                continue
-            meaning = (field.description or "").replace("|", r"\|")
-            lines.append(f"| `{key}` | {show(field.default)} | {meaning} |")
-    return "\n".join(lines)
+            if key not in inherited and not is_section(field):
+                meaning = (field.description or "").split("; ")[0]
+                found[key] = (show(field.default).replace("|", r"\|"), meaning.replace("|", r"\|"))
+    return found
+
+
+def table(head: str, rows: Iterable[str]) -> str:
+    """Return a table in Markdown."""
+    return "\n".join([head, " | ".join(["---"] * head.count("|") + ["---"]), *rows])
 
 
 def page() -> str:
-    """Return the text of the page."""
-    return "\n".join([HEAD, *(f"## {title}\n\n{table(kinds)}\n" for title, kinds in TABLES.items())])
+    """Return the text of the page; keys that several commands have with one meaning stand in its first table."""
+    sections = {title: meanings(kinds) for title, kinds in TABLES.items()}
+    defaults: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for section in sections.values():
+        for key, (default, meaning) in section.items():
+            defaults[key, meaning].append(default)
+    head = "key | default | meaning"
+    shared = [
+        f"`{key}` | {', '.join(dict.fromkeys(values))} | {meaning}"
+        for (key, meaning), values in sorted(defaults.items())
+        if len(values) > 1
+    ]
+    parts = [HEAD, f"## Keys of several commands\n\n{table(head, shared)}\n"]
+    for title, section in sections.items():
+        rows = [
+            f"`{key}` | {default} | {meaning}"
+            for key, (default, meaning) in section.items()
+            if len(defaults[key, meaning]) == 1
+        ]
+        parts.append(f"## {title}\n\n{table(head, rows)}\n")
+    for title, (sentence, kind) in UNSET.items():
+        rows = [f"`{key}` | {meaning}" for key, (_, meaning) in meanings((kind,)).items()]
+        parts.append(f"## {title}\n\n{sentence}\n\n{table('key | meaning', rows)}\n")
+    return "\n".join(parts)
 
 
 if __name__ == "__main__":

@@ -18,22 +18,22 @@ class PhaseConfig(Config):
     """Phase of a pre-training run; keys left out are those of the whole run."""
 
     share: float = option(1.0, "share of the run", above=0, maximum=1)
-    data_dir: str | None = option(None, "folder of examples, for instance of another length", on_resume=SAME_PLACE)
-    schema_dir: str | None = option(None, "schema.json of google's *.tfrecord in data_dir", on_resume=SAME_PLACE)
+    data_dir: str | None = option(None, "folder of examples; for instance of another length", on_resume=SAME_PLACE)
+    schema_dir: str | None = option(None, "schema.json of google's *.tfrecord files; in data_dir", on_resume=SAME_PLACE)
     batch_size: int | None = option(
         None, "examples per device and micro-batch", minimum=1, maximum=ROWS, alias="train_batch_size"
     )
     accumulation_steps: int | None = option(None, "micro-batches per update", minimum=1, maximum=MICRO_BATCHES)
-    global_batch_size: int | None = option(None, "examples per update, on all devices together", **GLOBAL_BATCH)
+    global_batch_size: int | None = option(None, "examples per update on all devices", **GLOBAL_BATCH)
     learning_rate: float | None = option(
         None, "peak learning rate; scales the optimizer's schedule", above=0, maximum=100
     )
     sop_loss_weight: float | None = option(None, "weight of the sentence-order loss", minimum=0, maximum=100)
     masked_lm_prob: float | None = option(
-        None, "share of masked tokens, for data made with dynamic masking", above=0, below=1
+        None, "share of masked tokens; for data made with dynamic masking", above=0, below=1
     )
     ngram: int | None = option(
-        None, "longest n-gram of words masked together, for data made with dynamic masking", minimum=1, maximum=NGRAM
+        None, "longest n-gram of words to mask together; for data made with dynamic masking", minimum=1, maximum=NGRAM
     )
 
 
@@ -46,18 +46,18 @@ class PretrainConfig(TrainingConfig):
     albert_network: str = "albert_mini"
     teacher_loss_weight: float = 10.0
     load_checkpoint_path: str = option(
-        "", "checkpoint or run folder whose weights are loaded for a warm start", on_resume=SAME_PLACE
+        "", "weights to start from; a checkpoint or the folder of a run", on_resume=SAME_PLACE
     )
 
     # Data.
     data_dir: str = option(
         "",
-        "folder with one set of MindRecord files, or google's *.tfrecord; unused if every phase has its own",
+        "folder of MindRecord files; one set, or google's *.tfrecord; unused if every phase has its own",
         on_resume=SAME_PLACE,
     )
-    schema_dir: str = option("", "schema.json of google's *.tfrecord files, or its folder", on_resume=SAME_PLACE)
-    vocab_file: str = option("", "WordPiece vocabulary, if not where the data's manifest says", on_resume=SAME_PLACE)
-    spm_model_file: str = option("", "SentencePiece model, if not where the data's manifest says", on_resume=SAME_PLACE)
+    schema_dir: str = option("", "schema.json of google's *.tfrecord files; or its folder", on_resume=SAME_PLACE)
+    vocab_file: str = option("", "WordPiece vocabulary; if not where the data's manifest says", on_resume=SAME_PLACE)
+    spm_model_file: str = option("", "SentencePiece model; if not where the data's manifest says", on_resume=SAME_PLACE)
     do_shuffle: bool = option(True, "shuffle the examples in every epoch")
 
     # Length and batch size.
@@ -65,7 +65,7 @@ class PretrainConfig(TrainingConfig):
         10000, "number of updates; 0 or -1: as many as in epoch_size epochs", minimum=-1, maximum=UPDATES
     )
     epoch_size: int = option(
-        1, "number of epochs, if train_steps is 0 or -1", minimum=1, maximum=EPOCHS, alias="epoch_num"
+        1, "number of epochs; if train_steps is 0 or -1", minimum=1, maximum=EPOCHS, alias="epoch_num"
     )
     batch_size: int = option(
         32,
@@ -76,23 +76,24 @@ class PretrainConfig(TrainingConfig):
     )
 
     phases: tuple[PhaseConfig, ...] = sections(
-        PhaseConfig, "consecutive parts of the run with their own data, batch size or learning rate; none: a single one"
+        PhaseConfig,
+        "consecutive parts of the run; with their own data, batch size or learning rate; none: a single one",
     )
 
     # Loss.
     sop_loss_weight: float = option(
         1.0,
-        "weight of the sentence-order loss, relative to the masked-token loss; 0: not trained",
+        "weight of the sentence-order loss; relative to the masked-token loss; 0: not trained",
         minimum=0,
         maximum=100,
     )
 
     # Output and evaluation.
-    save_checkpoint_path: str = option("", "folder of the run: checkpoints, log, curves", required=True, on_resume=ANY)
+    save_checkpoint_path: str = option("", "folder of the run; checkpoints, log, curves", required=True, on_resume=ANY)
     eval_steps: int = option(
         0, "updates between evaluations; 0: no evaluation", minimum=0, on_resume=ANY, maximum=UPDATES
     )
-    eval_data_dir: str = option("", "folder of held-out examples, as data_dir", on_resume=ANY)
+    eval_data_dir: str = option("", "folder of held-out examples; as data_dir", on_resume=ANY)
     eval_batches: int = option(0, "batches per evaluation; 0: all", minimum=0, on_resume=ANY, maximum=UPDATES)
 
     def resume_fingerprint(self, prefix: str = "") -> dict[str, Any]:
@@ -167,12 +168,12 @@ class PretrainEvalConfig(ArchitectureConfig):
     not_shared = frozenset({"load_checkpoint_path", "data_dir", "schema_dir"})
 
     albert_network: str = "albert_mini"
-    load_checkpoint_path: str = option("", "checkpoint or run folder to evaluate", required=True)
-    data_dir: str = option("", "folder with held-out MindRecord files, or google's *.tfrecord", required=True)
-    schema_dir: str = option("", "schema.json of google's *.tfrecord files, or its folder")
+    load_checkpoint_path: str = option("", "weights to evaluate; a checkpoint or the folder of a run", required=True)
+    data_dir: str = option("", "folder of MindRecord files; held-out ones, or google's *.tfrecord", required=True)
+    schema_dir: str = option("", "schema.json of google's *.tfrecord files; or its folder")
     batch_size: int = option(32, "examples per batch", minimum=1, maximum=ROWS, alias="train_batch_size")
-    eval_batches: int = option(0, "batches to evaluate; 0: all", minimum=0, maximum=UPDATES)
-    output_path: str = option("", "folder for eval_results.json; empty: the checkpoint's folder")
+    eval_batches: int = option(0, "batches per evaluation; 0: all", minimum=0, maximum=UPDATES)
+    output_path: str = option("", "folder for results; empty: the checkpoint's folder")
 
     def check_together(self) -> None:
         self.check_architecture(self.load_checkpoint_path)

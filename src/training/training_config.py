@@ -24,7 +24,7 @@ class AdamConfig(Config):
 
     learning_rate: float = option(
         1e-3,
-        "peak learning rate, at the end of the warm-up; 0, in fine-tuning: by the model's width",
+        "peak learning rate; reached at the end of the warm-up; 0, in fine-tuning: by the model's width",
         minimum=0,
         maximum=100,
     )
@@ -33,7 +33,7 @@ class AdamConfig(Config):
         "learning rate schedule after the warm-up; trapezoid: constant, then linear decay over decay_share of the run",
         choices=SCHEDULES,
     )
-    end_learning_rate: float = option(0.0, "learning rate at the end of the run", minimum=0, maximum=100)
+    end_learning_rate: float = option(0.0, "learning rate at the end", minimum=0, maximum=100)
     power: float = option(
         1.0,
         "power of the polynomial decay; 1 is linear",
@@ -43,7 +43,7 @@ class AdamConfig(Config):
     )
     decay_share: float = option(
         0.2,
-        "share of the run, at its end, over which the trapezoid decays",
+        "share of the run in which trapezoid decays",
         above=0,
         maximum=1,
         needs=("schedule", "trapezoid"),
@@ -57,7 +57,7 @@ class AdamConfig(Config):
     )
     beta1: float = option(0.9, "decay of the first moment", minimum=0, below=1)
     beta2: float = option(0.999, "decay of the second moment", minimum=0, below=1)
-    eps: float = option(1e-6, "added to the root of the second moment", above=0, maximum=1)
+    eps: float = option(1e-6, "added to the second moment's root", above=0, maximum=1)
 
     def check_together(self) -> None:
         if self.end_learning_rate > self.learning_rate:
@@ -74,20 +74,18 @@ class DecayedAdamConfig(AdamConfig):
     """AdamWeightDecay or LAMB."""
 
     weight_decay: float = option(
-        0.01, "decoupled weight decay, multiplied by the learning rate", minimum=0, maximum=100
+        0.01, "decoupled weight decay; multiplied by the learning rate", minimum=0, maximum=100
     )
-    decay_filter: tuple[str, ...] = option(
-        ("gamma", "beta", "bias"), "words in the names of parameters without weight decay"
-    )
+    decay_filter: tuple[str, ...] = option(("gamma", "beta", "bias"), "words in names of parameters without decay")
     bias_correction: bool = option(
-        False, "bias-correct the moments (divide by 1 - beta^updates); google's code does not"
+        False, "bias-correct the moments; divide by 1 - beta^updates, which google's code does not"
     )
 
 
 class OptimizerConfig(Config):
     """Choice of the optimizer and settings of each; only those of the chosen one are used."""
 
-    optimizer: str = option("AdamWeightDecay", "the optimizer", choices=("AdamWeightDecay", "Lamb", "Adam"))
+    optimizer: str = option("AdamWeightDecay", "name of the optimizer", choices=("AdamWeightDecay", "Lamb", "Adam"))
     AdamWeightDecay: DecayedAdamConfig = section(
         DecayedAdamConfig(learning_rate=1e-3, warmup_steps=200, beta2=0.98),
         "Adam with decoupled weight decay, as in google's code",
@@ -115,7 +113,7 @@ class ArchitectureConfig(LayersConfig):
 
     albert_network: str = option(
         "albert_base",
-        "architecture preset, unless the weights come with an albert_config.json; _v1 has dropout 0.1",
+        "architecture preset; weights with an albert_config.json bring their own; _v1 has dropout 0.1",
         choices=tuple(PRESETS),
     )
     albert_cfg: AlbertOverrides = section(AlbertOverrides(), "architecture keys that differ from the preset")
@@ -156,66 +154,62 @@ class TrainingConfig(ArchitectureConfig):
     accumulation_steps: int = option(1, "micro-batches per update", minimum=1, maximum=MICRO_BATCHES)
     global_batch_size: int = option(
         0,
-        "examples per update on all devices together, from which accumulation_steps follows; 0: not fixed",
+        "examples per update on all devices; accumulation_steps follows from it; 0: not fixed",
         **GLOBAL_BATCH,
     )
     optimizer_cfg: OptimizerConfig = section(OptimizerConfig(), "optimizer and its settings")
     warmup_ratio: float = option(
         0.0,
-        "warm-up as a share of the run's updates or of max_train_hours; 0: the optimizer's warmup_steps",
+        "warm-up as a share of the run; of its updates or of max_train_hours; 0: the optimizer's warmup_steps",
         minimum=0,
         below=1,
     )
     max_train_hours: float = option(
         0.0,
-        "time limit in hours, including compilation, evaluation and saving; the learning rate decays towards it; 0: "
+        "time limit in hours; including compilation, evaluation and saving; the learning rate decays towards it; 0: "
         "no limit",
         minimum=0,
         maximum=MINUTES / 60,
     )
     teacher: str = option(
         "",
-        "folder of a trained model to learn from, of the same vocabulary and, in fine-tuning, for the same task",
+        "folder of a trained model to learn from; of the same vocabulary and, in fine-tuning, for the same task",
         on_resume=SAME_PLACE,
     )
     teacher_loss_weight: float = option(
-        1.0, "weight of the distance to the teacher, relative to the loss without it", above=0, maximum=1000
+        1.0, "weight of the teacher's loss; relative to the loss without it", above=0, maximum=1000
     )
     clip_norm: float = option(1.0, "global norm to which gradients are clipped; 0: no clipping", minimum=0, maximum=1e6)
-    seed: int = option(12345, "seed of initial weights, data order and dropout", minimum=0, maximum=SEED)
+    seed: int = option(12345, "seed of weights, order and dropout", minimum=0, maximum=SEED)
 
     # Device and precision.
     device_id: int = option(
         0,
-        "index of the device, from 0",
+        "index of the device; from 0",
         minimum=0,
         needs=("distribute", False),
         on_resume=ANY,
         maximum=DEVICES - 1,
     )
-    distribute: bool = option(False, "train on several devices, one process each; set by scripts/run_*_distribute.sh")
+    distribute: bool = option(False, "train on several devices; one process each; set by scripts/run_*_distribute.sh")
     device_num: int = option(1, "number of devices", minimum=1, needs=("distribute", True), maximum=DEVICES)
     enable_lossscale: bool = option(True, "scale the loss against float16 underflow; no effect in other types")
     loss_scale_mode: str = option("dynamic", "mode of loss scaling", choices=("dynamic", "static"), needs=SCALED)
     loss_scale_value: float = option(65536.0, "initial or static scale", minimum=1, needs=SCALED, maximum=LOSS_SCALE)
-    scale_factor: float = option(
-        2.0, "factor by which the scale grows or shrinks", above=1, needs=DYNAMIC, maximum=2**16
-    )
+    scale_factor: float = option(2.0, "factor of the scale's changes", above=1, needs=DYNAMIC, maximum=2**16)
     scale_window: int = option(
         1000, "updates without overflow before the scale grows", minimum=1, needs=DYNAMIC, maximum=UPDATES
     )
     min_loss_scale: float = option(1.0, "minimum of the scale", above=0, needs=DYNAMIC, maximum=LOSS_SCALE)
     max_skipped_steps: int = option(
         20,
-        "consecutive skipped updates that end the run, once the scale is at its minimum",
+        "consecutive skipped updates that end the run; counted once the scale is at its minimum",
         minimum=1,
         needs=SCALED,
         on_resume=ANY,
         maximum=UPDATES,
     )
-    enable_data_sink: bool = option(
-        False, "fetch losses from the device only every data_sink_steps updates", on_resume=ANY
-    )
+    enable_data_sink: bool = option(False, "fetch losses every data_sink_steps updates only", on_resume=ANY)
     data_sink_steps: int = option(
         1,
         "updates between fetches of the losses",
@@ -245,7 +239,7 @@ class TrainingConfig(ArchitectureConfig):
         50, "updates between log lines; more often at the start", minimum=1, on_resume=ANY, maximum=UPDATES
     )
     dry_run: bool = option(
-        False, "run one update, estimate time, memory and disk space, and keep no files", on_resume=ANY
+        False, "estimate time and disk space; memory, too: runs one update and keeps no files", on_resume=ANY
     )
 
     def device_settings(self) -> dict[str, Any]:
