@@ -34,11 +34,9 @@ from src.training.training_config import (  # noqa: E402
 PAGE = ROOT / "docs/configuration.md"
 HEAD = """# Configuration
 
-Every key may stand in a command's yaml file and on its command line (`--key value`), which wins. Keys of a section are
-written with a dot: `--optimizer_cfg.Lamb.learning_rate 0.001`.
-
-`COMMAND --help` prints all keys of a command with the allowed values and what 0, empty and auto stand for. Its yaml may
-set other defaults than those here. Several defaults of a key are those of its commands, in the order of this page.
+Every key may stand in a command's yaml and on its command line (`--key value`), which wins; keys of sections with dots:
+`--optimizer_cfg.Lamb.learning_rate 0.001`. `--help` prints all keys of a command, allowed values, and what 0 and
+auto stand for. Its yaml may set other defaults. No default here: empty, or decided by the command.
 
 `python docs/write_configuration.py` writes this page.
 """
@@ -66,10 +64,7 @@ TABLES: dict[str, tuple[type[Config], ...]] = {
 }
 
 
-UNSET: dict[str, tuple[str, type[Config]]] = {
-    "`albert_cfg`: the architecture": ("Not set: the value of the preset or of the weights.", AlbertOverrides),
-    "`phases`: parts of a pre-training": ("Not set: the value of the run.", PhaseConfig),
-}
+NOT_SET = "Not set: the value of the preset or of the weights."
 Meanings = dict[str, tuple[str, str]]  # key -> default and meaning
 
 
@@ -81,13 +76,14 @@ def meanings(kinds: tuple[type[Config], ...]) -> Meanings:
         for key, field in kind.model_fields.items():
             if key not in inherited and not is_section(field):
                 meaning = (field.description or "").split("; ")[0]
-                found[key] = (show(field.default).replace("|", r"\|"), meaning.replace("|", r"\|"))
+                default = "" if field.default in ("", (), None) else show(field.default)
+                found[key] = (default.replace("|", r"\|"), meaning.replace("|", r"\|"))
     return found
 
 
 def table(head: str, rows: Iterable[str]) -> str:
     """Return a table in Markdown."""
-    return "\n".join([head, " | ".join(["---"] * head.count("|") + ["---"]), *rows])
+    return "\n".join([head, "|".join(["---"] * (head.count("|") + 1)), *rows])
 
 
 def page() -> str:
@@ -99,7 +95,7 @@ def page() -> str:
             defaults[key, meaning].append(default)
     head = "key | default | meaning"
     shared = [
-        f"`{key}` | {', '.join(dict.fromkeys(values))} | {meaning}"
+        f"`{key}` | {', '.join(dict.fromkeys(filter(None, values)))} | {meaning}"
         for (key, meaning), values in sorted(defaults.items())
         if len(values) > 1
     ]
@@ -111,9 +107,10 @@ def page() -> str:
             if len(defaults[key, meaning]) == 1
         ]
         parts.append(f"## {title}\n\n{table(head, rows)}\n")
-    for title, (sentence, kind) in UNSET.items():
-        rows = [f"`{key}` | {meaning}" for key, (_, meaning) in meanings((kind,)).items()]
-        parts.append(f"## {title}\n\n{sentence}\n\n{table('key | meaning', rows)}\n")
+    rows = [f"`{key}` | {meaning}" for key, (_, meaning) in meanings((AlbertOverrides,)).items()]
+    parts.append(f"## `albert_cfg`: the architecture\n\n{NOT_SET}\n\n{table('key | meaning', rows)}\n")
+    keys = ", ".join(f"`{key}`" for key in PhaseConfig.model_fields)
+    parts.append(f"## `phases`: parts of a pre-training\n\nA key that a phase lacks is that of the run: {keys}.\n")
     return "\n".join(parts)
 
 
