@@ -93,22 +93,22 @@ def page() -> str:
     for section in sections.values():
         for key, (default, meaning) in section.items():
             defaults[key, meaning].append(default)
-    head = "key | default | meaning"
+    head = "key|default|meaning"
     shared = [
-        f"`{key}` | {', '.join(dict.fromkeys(filter(None, values)))} | {meaning}"
+        f"`{key}`|{', '.join(dict.fromkeys(filter(None, values)))}|{meaning}"
         for (key, meaning), values in sorted(defaults.items())
         if len(values) > 1
     ]
     parts = [HEAD, f"## Keys of several commands\n\n{table(head, shared)}\n"]
     for title, section in sections.items():
         rows = [
-            f"`{key}` | {default} | {meaning}"
+            f"`{key}`|{default}|{meaning}"
             for key, (default, meaning) in section.items()
             if len(defaults[key, meaning]) == 1
         ]
         parts.append(f"## {title}\n\n{table(head, rows)}\n")
-    rows = [f"`{key}` | {meaning}" for key, (_, meaning) in meanings((AlbertOverrides,)).items()]
-    parts.append(f"## `albert_cfg`: the architecture\n\n{NOT_SET}\n\n{table('key | meaning', rows)}\n")
+    rows = [f"`{key}`|{meaning}" for key, (_, meaning) in meanings((AlbertOverrides,)).items()]
+    parts.append(f"## `albert_cfg`: the architecture\n\n{NOT_SET}\n\n{table('key|meaning', rows)}\n")
     keys = ", ".join(f"`{key}`" for key in PhaseConfig.model_fields)
     parts.append(f"## `phases`: parts of a pre-training\n\nA key that a phase lacks is that of the run: {keys}.\n")
     return "\n".join(parts)
