@@ -36,9 +36,10 @@ HEAD = """# Configuration
 
 Every key may stand in a command's yaml and on its command line (`--key value`), which wins; keys of sections with dots:
 `--optimizer_cfg.Lamb.learning_rate 0.001`. `--help` prints all keys of a command, allowed values, and what 0 and
-auto stand for. Its yaml may set other defaults. No default here: empty, or decided by the command.
+auto stand for. Its yaml may set other defaults. No default here: empty, or decided by the command. Where commands
+differ, their defaults are listed.
 
-`python docs/write_configuration.py` writes this page.
+`python docs/write_configuration.py` writes this page from the help texts: a meaning is the part before the first `;`.
 """
 TABLES: dict[str, tuple[type[Config], ...]] = {
     "All commands that compute": (OneDeviceConfig, LayersConfig, ArchitectureConfig),
