@@ -1,6 +1,8 @@
 """Write docs/configuration.md from the option classes: python docs/write_configuration.py."""
 
 import sys
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,25 +34,27 @@ from src.training.training_config import (  # noqa: E402
 PAGE = ROOT / "docs/configuration.md"
 HEAD = """# Configuration
 
-Every key may stand in a command's yaml file and on its command line (`--key value`), which wins. Keys of a section are
-written with a dot: `--optimizer_cfg.Lamb.learning_rate 0.001`. A command may have other defaults than its class here:
-its yaml file and `--help` show them, and `--help` the allowed values.
-`python docs/write_configuration.py` writes this page.
+Every key may stand in a command's yaml and on its command line (`--key value`), which wins; keys of sections with dots:
+`--optimizer_cfg.Lamb.learning_rate 0.001`. `--help` prints all keys of a command, allowed values, and what 0 and
+auto stand for. Its yaml may set other defaults. No default here: empty, or decided by the command. Where commands
+differ, their defaults are listed.
+
+`python docs/write_configuration.py` writes this page from the help texts: a meaning is the part before the first `;`.
 """
 TABLES: dict[str, tuple[type[Config], ...]] = {
     "All commands that compute": (OneDeviceConfig, LayersConfig, ArchitectureConfig),
-    "`albert_cfg`: the architecture": (AlbertOverrides,),
     "All training": (TrainingConfig,),
-    "`optimizer_cfg`: the optimizer": (OptimizerConfig,),
-    "`optimizer_cfg.NAME`: settings of one": (AdamConfig, DecayedAdamConfig),
+    "`optimizer_cfg.optimizer`, and `optimizer_cfg.NAME` with the other keys": (
+        OptimizerConfig,
+        AdamConfig,
+        DecayedAdamConfig,
+    ),
     "`run_pretrain.py`": (PretrainConfig,),
-    "`phases`: parts of a pre-training": (PhaseConfig,),
     "`pretrain_eval.py`": (PretrainEvalConfig,),
     "All fine-tuning": (FinetuneConfig,),
     "`run_classifier.py`": (ClassifierConfig,),
     "`run_race.py`": (RaceConfig,),
-    "`run_squad_v1.py`, `run_squad_v2.py`": (SquadConfig,),
-    "`run_squad_v2.py`": (SquadV2Config,),
+    "`run_squad_v1.py`, `run_squad_v2.py`": (SquadConfig, SquadV2Config),
     "`run_ner.py`": (NerConfig,),
     "`src.train_vocabulary`, `src.create_pretraining_data`": (CorpusConfig,),
     "`src.train_vocabulary`": (TrainVocabularyConfig,),
@@ -61,22 +65,54 @@ TABLES: dict[str, tuple[type[Config], ...]] = {
 }
 
 
-def table(kinds: tuple[type[Config], ...]) -> str:
-    """Return the keys that these classes add to their parents, as a table."""
-    lines = ["| key | default | meaning |", "|---|---|---|"]
+NOT_SET = "Not set: the value of the preset or of the weights."
+Meanings = dict[str, tuple[str, str]]  # key -> default and meaning
+
+
+def meanings(kinds: tuple[type[Config], ...]) -> Meanings:
+    """Return the keys that these classes add to their parents; a meaning is the first clause of the help text."""
+    found: Meanings = {}
     for kind in kinds:
         inherited = {key for parent in kind.__mro__[1:] for key in getattr(parent, "model_fields", {})}
         for key, field in kind.model_fields.items():
-            if key in inherited or is_section(field):
-                continue
-            meaning = (field.description or "").replace("|", r"\|")
-            lines.append(f"| `{key}` | {show(field.default)} | {meaning} |")
-    return "\n".join(lines)
+            if key not in inherited and not is_section(field):
+                meaning = (field.description or "").split("; ")[0]
+                default = "" if field.default in ("", (), None) else show(field.default)
+                found[key] = (default.replace("|", r"\|"), meaning.replace("|", r"\|"))
+    return found
+
+
+def table(head: str, rows: Iterable[str]) -> str:
+    """Return a table in Markdown."""
+    return "\n".join([head, "|".join(["---"] * (head.count("|") + 1)), *rows])
 
 
 def page() -> str:
-    """Return the text of the page."""
-    return "\n".join([HEAD, *(f"## {title}\n\n{table(kinds)}\n" for title, kinds in TABLES.items())])
+    """Return the text of the page; keys that several commands have with one meaning stand in its first table."""
+    sections = {title: meanings(kinds) for title, kinds in TABLES.items()}
+    defaults: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for section in sections.values():
+        for key, (default, meaning) in section.items():
+            defaults[key, meaning].append(default)
+    head = "key|default|meaning"
+    shared = [
+        f"`{key}`|{', '.join(dict.fromkeys(filter(None, values)))}|{meaning}"
+        for (key, meaning), values in sorted(defaults.items())
+        if len(values) > 1
+    ]
+    parts = [HEAD, f"## Keys of several commands\n\n{table(head, shared)}\n"]
+    for title, section in sections.items():
+        rows = [
+            f"`{key}`|{default}|{meaning}"
+            for key, (default, meaning) in section.items()
+            if len(defaults[key, meaning]) == 1
+        ]
+        parts.append(f"## {title}\n\n{table(head, rows)}\n")
+    rows = [f"`{key}`|{meaning}" for key, (_, meaning) in meanings((AlbertOverrides,)).items()]
+    parts.append(f"## `albert_cfg`: the architecture\n\n{NOT_SET}\n\n{table('key|meaning', rows)}\n")
+    keys = ", ".join(f"`{key}`" for key in PhaseConfig.model_fields)
+    parts.append(f"## `phases`: parts of a pre-training\n\nA key that a phase lacks is that of the run: {keys}.\n")
+    return "\n".join(parts)
 
 
 if __name__ == "__main__":

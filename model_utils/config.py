@@ -42,9 +42,9 @@ class OneDeviceConfig(Config):
     """Device keys of a command."""
 
     device_target: str = option(
-        "auto", "the device; auto: the first that works of Ascend, GPU, CPU", choices=DEVICE_TARGETS, on_resume=ANY
+        "auto", "device; auto: the first that works of Ascend, GPU, CPU", choices=DEVICE_TARGETS, on_resume=ANY
     )
-    device_id: int = option(0, "index of the device, from 0", minimum=0, maximum=DEVICES - 1, on_resume=ANY)
+    device_id: int = option(0, "index of the device; from 0", minimum=0, maximum=DEVICES - 1, on_resume=ANY)
     threads: int = option(
         0,
         "compute threads on CPU; 0: OMP_NUM_THREADS, or a share of the cores",

@@ -48,9 +48,7 @@ class AlbertConfig(Config):
     embedding_size: int = option(128, "size of token, segment and position embeddings", minimum=1, maximum=WIDTH)
     hidden_size: int = option(768, "size of the encoder's hidden states", minimum=1, maximum=WIDTH)
     num_hidden_layers: int = option(12, "number of encoder layers", minimum=1, maximum=1024)
-    num_hidden_groups: int = option(
-        1, "number of groups of consecutive layers that share weights", minimum=1, maximum=1024
-    )
+    num_hidden_groups: int = option(1, "groups of consecutive layers that share weights", minimum=1, maximum=1024)
     num_attention_heads: int = option(12, "number of attention heads per layer", minimum=1, maximum=1024)
     intermediate_size: int = option(3072, "inner size of the feed-forward blocks", minimum=1, maximum=4 * WIDTH)
     inner_group_num: int = option(1, "blocks of attention and feed-forward per layer", minimum=1, maximum=64)
@@ -70,13 +68,13 @@ class AlbertConfig(Config):
     layer_norm_eps: float = option(1e-12, "LayerNorm's epsilon", above=0, maximum=1)
     share_parameters: str = option(
         "all",
-        "weights that the layers of a group share; ffn: the feed-forward blocks",
+        "weights that a group's layers share; ffn: the feed-forward blocks",
         choices=("all", "attention", "ffn", "none"),
     )
     embedding_projection: bool = option(
         True, "dense layer between embeddings and encoder; false, as in BERT: embedding_size must equal hidden_size"
     )
-    use_relative_positions: bool = option(False, "NEZHA's relative positions instead of absolute ones")
+    use_relative_positions: bool = option(False, "relative positions, as NEZHA's; instead of absolute ones")
     max_relative_position: int = option(
         64,
         "largest distance of relative positions; farther tokens share its embedding",
@@ -85,7 +83,7 @@ class AlbertConfig(Config):
         maximum=LENGTH,
     )
     compute_type: str = option("float32", "type of matrix products", choices=COMPUTE_TYPES)
-    recompute: bool = option(False, "recompute activations for the gradient: less memory, more time", on_resume=ANY)
+    recompute: bool = option(False, "recompute activations for the gradient; less memory, more time", on_resume=ANY)
     backend: Backend = option(Backend.AUTO, "form of the layers", choices=tuple(Backend), on_resume=ANY)
 
     def check_together(self) -> None:

@@ -68,33 +68,35 @@ class CreateDataConfig(CorpusConfig):
 
     config_file = "create_data_config.yaml"
 
-    output_file: str = option("", "output file: DIR/NAME.mindrecord", required=True)
+    output_file: str = option("", "DIR/NAME.mindrecord of the examples", required=True)
     output_file_num: int = option(
         0, "number of output files; 0: one, and a new one whenever it is full", minimum=0, maximum=1000
     )
     part: str = option(
-        "", "i/n: make part i, from 0, of n, in DIR/NAME-i-of-n.mindrecord; python -m src.merge_parts joins them"
+        "",
+        "part to work on; i/n: make part i, from 0, of n, in DIR/NAME-i-of-n.mindrecord; src.merge_parts joins them",
     )
-    vocab_file: str = option("", "WordPiece vocabulary, one token per line")
+    vocab_file: str = option("", "WordPiece vocabulary; one token per line")
     spm_model_file: str = option("", "SentencePiece model")
     do_lower_case: bool = option(True, "lower-case the text; must agree with the vocabulary")
     masking: str = option(
         "static",
-        "static: masks are written into the examples; dynamic: masks (and the segment order of SOP) are drawn in every "
-        "epoch",
+        "when masks are drawn; static: once, into the examples; dynamic: in every epoch, like the segment order of SOP",
         choices=("static", "dynamic"),
     )
     do_whole_word_mask: bool = option(True, "mask all pieces of a word together")
     segment_packing: str = option(
         "cut",
-        "cut: segments are cut so that neither their lengths nor ends reveal the order; google: whole sentences, as "
-        "google's script packs them; segment lengths partly reveal the order",
+        "how segments fill an example; cut: so that neither their lengths nor ends reveal the order; google: whole "
+        "sentences, as google's script packs them; segment lengths partly reveal the order",
         choices=tuple(PACKINGS),
     )
-    do_permutation: bool = option(False, "shuffle some n-grams instead of masking them, like google's option")
-    favor_shorter_ngram: bool = option(True, "p(n) of masked n-grams is proportional to 1/n; false reverses it")
-    random_next_sentence: bool = option(False, "NSP instead of SOP: second segments come from other documents")
-    max_seq_length: int = option(128, "tokens per example, including [CLS] and [SEP]", minimum=8, maximum=MOST_TOKENS)
+    do_permutation: bool = option(False, "shuffle some n-grams instead of masking; like google's option")
+    favor_shorter_ngram: bool = option(
+        True, "mask shorter n-grams more often; p(n) is proportional to 1/n; false reverses it"
+    )
+    random_next_sentence: bool = option(False, "NSP instead of SOP; second segments come from other documents")
+    max_seq_length: int = option(128, "tokens per row; including [CLS] and [SEP]", minimum=8, maximum=MOST_TOKENS)
     ngram: int = option(3, "longest n-gram of words to mask together", minimum=1, maximum=NGRAM)
     max_predictions_per_seq: int = option(
         0, "maximum masked tokens per example; 0: derived from masked_lm_prob", minimum=0, maximum=MOST_TOKENS
@@ -102,21 +104,23 @@ class CreateDataConfig(CorpusConfig):
     random_seed: int = option(12345, "random seed", minimum=0, maximum=SEED)
     dupe_factor: int = option(
         0,
-        "passes over the text, each with different masks; 0: 5, or 1 with dynamic masks",
+        "passes over the text; each with different masks; 0: 5, or 1 with dynamic masks",
         minimum=0,
         maximum=PASSES,
     )
-    masked_lm_prob: float = option(0.15, "fraction of tokens to mask", above=0, below=1)
+    masked_lm_prob: float = option(0.15, "share of masked tokens", above=0, below=1)
     short_seq_prob: float = option(
         0.1,
-        "fraction of examples (segment_packing google: of documents) to make shorter than max_seq_length",
+        "share of shorter examples; segment_packing google: of documents with shorter examples",
         minimum=0,
         maximum=1,
     )
     num_workers: int = option(
-        0, "worker processes, without effect on the output; 0: one per core", minimum=0, maximum=PROCESSES
+        0, "worker processes; without effect on the output; 0: one per core", minimum=0, maximum=PROCESSES
     )
-    dry_run: bool = option(False, "check everything, make a few examples, estimate time and disk space; keep nothing")
+    dry_run: bool = option(
+        False, "estimate time and disk space; checks everything, makes a few examples and keeps nothing"
+    )
 
     @property
     def passes(self) -> int:

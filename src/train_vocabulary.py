@@ -45,21 +45,21 @@ class TrainVocabularyConfig(CorpusConfig):
     """Train a vocabulary on text files: python -m src.train_vocabulary."""
 
     output_prefix: str = option(
-        "", "prefix of the output: PREFIX.model and .vocab (sentencepiece) or PREFIX.vocab.txt", required=True
+        "", "prefix of the output; PREFIX.model and .vocab (sentencepiece) or PREFIX.vocab.txt", required=True
     )
-    vocab_size: int = option(30000, "entries, including special tokens", minimum=LEAST_ENTRIES, maximum=ENTRIES)
+    vocab_size: int = option(30000, "entries; including special tokens", minimum=LEAST_ENTRIES, maximum=ENTRIES)
     kind: str = option("sentencepiece", "like ALBERT's or like Chinese BERT's", choices=("sentencepiece", "wordpiece"))
     do_lower_case: bool = option(True, "lower-case the text; use the vocabulary with the same setting")
     character_coverage: float = option(
         0.0,
-        "fraction of the text that the vocabulary's characters cover, at least 0.98; 0: 0.99995 (sentencepiece) or "
+        "share of characters in the vocabulary; by their frequency, at least 0.98; 0: 0.99995 (sentencepiece) or "
         "0.9995 (wordpiece)",
         minimum=0,
         maximum=1,
     )
     max_sentences: int = option(
         1_000_000,
-        "maximum sentences to train on, sampled from larger text; 1000000 need about 2 GB of memory",
+        "maximum sentences to train on; sampled from larger text; 1000000 need about 2 GB of memory",
         minimum=1,
         maximum=SENTENCES,
         needs=("kind", "sentencepiece"),

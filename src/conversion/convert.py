@@ -34,21 +34,21 @@ class ConvertConfig(Config):
 
     source: str = option(
         "",
-        "format of the input: google's TensorFlow checkpoint, a Hugging Face folder, or this project's",
+        "format of the input; google's TensorFlow checkpoint, a Hugging Face folder, or this project's",
         choices=("", *READERS),
         required=True,
     )
     target: str = option("", "format of the output", choices=("", *WRITERS), required=True)
-    input: str = option("", "folder of the model, or a checkpoint in it (tf: its prefix)", required=True)
-    output: str = option("", "folder that is made, new or empty", required=True)
-    task: str = option("", "what a fine-tuned head is for, where the input does not say", choices=("", *HEADS))
+    input: str = option("", "folder of the model; or a checkpoint in it (tf: its prefix)", required=True)
+    output: str = option("", "folder that is made; new or empty", required=True)
+    task: str = option("", "task of a fine-tuned head; where the input does not say", choices=("", *HEADS))
     do_lower_case: bool = option(
         True, "tf: use its vocabulary for lower-cased text, as all published ones are", needs=("source", "tf")
     )
     dtype: str = option(
         "float32", "type of the weights in the output; float16 halves the file", choices=("float32", "float16")
     )
-    labels: tuple[str, ...] = option((), "names of a classifier's outputs in order, where the input gives none")
+    labels: tuple[str, ...] = option((), "a classifier's labels in order; where the input gives none")
 
     def check_together(self) -> None:
         if self.source and self.source == self.target and "dtype" not in self.model_fields_set:

@@ -16,7 +16,7 @@ from src.utils import parse_part
 MINDIR, AIR, ONNX = "MINDIR", "AIR", "ONNX"
 ANSWERS_IN = ("float32", "bfloat16")  # matrix products
 NULL_THRESHOLD = option(
-    None, "squad_v2: highest no_answer_probability that still gives an answer; unset: the model's", minimum=0, maximum=1
+    None, "highest no_answer_probability with an answer; squad_v2 only; unset: the model's", minimum=0, maximum=1
 )
 
 
@@ -41,8 +41,8 @@ class ExportConfig(OneDeviceConfig):
         0, "AIR: length; 0: the task's max_seq_length", minimum=0, maximum=LENGTH, needs=("file_format", AIR)
     )
     null_threshold: float | None = NULL_THRESHOLD
-    vocab_file_path: str = option("", "WordPiece vocabulary, if the checkpoint's folder has none")
-    spm_model_file: str = option("", "SentencePiece model, if the checkpoint's folder has none")
+    vocab_file_path: str = option("", "WordPiece vocabulary; if the checkpoint's folder has none")
+    spm_model_file: str = option("", "SentencePiece model; if the checkpoint's folder has none")
     do_lower_case: bool = option(True, "lower-case the text; only if the checkpoint's folder has no vocabulary")
 
     def check_together(self) -> None:
@@ -58,51 +58,54 @@ class PredictConfig(LayersConfig):
 
     model: str = option("", "NAME.mindir, NAME.onnx, a checkpoint, or folder of a run or a conversion", required=True)
     input: str = option(
-        "", "records: .jsonl, .ndjson, .json, .tsv, .csv, .xls, .xlsx, .parquet, .arrow, text; -: standard input"
+        "", "records; .jsonl, .ndjson, .json, .tsv, .csv, .xls, .xlsx, .parquet, .arrow, text; -: standard input"
     )
     output: str = option(
-        "", "answers: JSON lines (.jsonl, .ndjson, .json, .txt) or a table (.csv, .tsv, .xlsx); -: standard output"
+        "", "answers; JSON lines (.jsonl, .ndjson, .json, .txt) or a table (.csv, .tsv, .xlsx); -: standard output"
     )
     input_format: str = option(
-        "auto", "auto: by file ending; standard input: JSON lines", choices=("auto", "json_lines", "table", "text")
+        "auto",
+        "form of the input; auto: by file ending; standard input: JSON lines",
+        choices=("auto", "json_lines", "table", "text"),
     )
-    encoding: str = option("utf-8", "encoding of tables, such as gb18030, utf-16 or latin-1")
-    sheet: str = option("", "sheet of workbooks: name, or number from 1; empty: first visible one")
+    encoding: str = option("utf-8", "encoding of text files; tables only, such as gb18030, utf-16 or latin-1")
+    sheet: str = option("", "sheet of workbooks; name, or number from 1; empty: first visible one")
     text_a_column: str = option(
-        "", "key or column of the first text; empty: that of the training data, else text_a or text"
+        "", "column of the first text; or key; empty: that of the training data, else text_a or text"
     )
-    text_b_column: str = option("", "key or column of the second text, which every record then needs")
+    text_b_column: str = option("", "column of the second text; or key; every record then needs it")
     part: str = option(
-        "", "i/n: answer part i, from 0, of n; the files of all parts, joined in order, are that of the whole input"
+        "", "part to work on; i/n: answer part i, from 0, of n; the parts' files, joined in order, are the whole"
     )
-    serve: str = option("", "HOST:PORT of an HTTP server with a demo page, instead of files")
-    allowed_hosts: tuple[str, ...] = option((), "host names that requests may use besides the served address; *: any")
-    access_log: str = option("", "file that a server appends a JSON line a request to; -: standard error")
+    serve: str = option("", "HOST:PORT of an HTTP server; with a demo page, instead of files")
+    allowed_hosts: tuple[str, ...] = option((), "host names of requests; besides the served address; *: any")
+    access_log: str = option("", "file of the server's log; a JSON line a request is appended; -: standard error")
     batch_tokens: int = option(
         0,
-        "tokens per batch including padding, at least one row; 0: as many as fit in about 1 GB beside the weights",
+        "tokens per batch; including padding, at least one row; 0: as many as fit in about 1 GB beside the weights",
         minimum=0,
         maximum=2**24,
     )
     compute_type: str = option(
-        "float32", "type of the matrix products; bfloat16 is faster on CPUs that support it", choices=ANSWERS_IN
+        "float32", "type of matrix products; bfloat16 is faster on CPUs that support it", choices=ANSWERS_IN
     )
     top_k: int | None = option(
-        None, "fill_mask: tokens per mask; search: records per answer; unset: 5", minimum=1, maximum=1000
+        None, "number of results; fill_mask: per mask; search: per record; unset: 5", minimum=1, maximum=1000
     )
     null_threshold: float | None = NULL_THRESHOLD
-    embeddings: bool = option(False, "return a vector for each text, not the task's answers")
+    embeddings: bool = option(False, "return vectors of texts; not the task's answers")
     pooling: str = option(
         POOLER,
-        "embeddings: output of the trained pooler, or the first token's state (cls), mean or maximum of all states",
+        "how states become a vector; the trained pooler, the first token's state (cls), mean or maximum of all",
         choices=POOLINGS,
     )
-    normalise: bool = option(False, "embeddings: scale vectors to length 1")
+    normalise: bool = option(False, "scale vectors to length 1")
     search: str = option(
-        "", "embeddings: file of records, in the formats of input; answers are the top_k records nearest in meaning"
+        "",
+        "file of records to search; with embeddings, in input's formats; answers are the top_k nearest in meaning",
     )
-    vocab_file_path: str = option("", "WordPiece vocabulary, if the checkpoint's folder has none")
-    spm_model_file: str = option("", "SentencePiece model, if the checkpoint's folder has none")
+    vocab_file_path: str = option("", "WordPiece vocabulary; if the checkpoint's folder has none")
+    spm_model_file: str = option("", "SentencePiece model; if the checkpoint's folder has none")
     do_lower_case: bool = option(True, "lower-case the text; only if the checkpoint's folder has no vocabulary")
 
     def check_together(self) -> None:

@@ -32,9 +32,9 @@ class ClassifierConfig(FinetuneConfig):
     reads_tfrecords = True
     searchable = (*FinetuneConfig.searchable, "class_weights", "label_smoothing")
 
-    data_dir: str = option("", "folder of a GLUE or CLUE task, or with train.*, dev.*, test.*", on_resume=SAME_PLACE)
+    data_dir: str = option("", "folder with train.*, dev.* and test.*; or of a GLUE or CLUE task", on_resume=SAME_PLACE)
     schema_file_path: str = option("", "schema.json of TFRecord features", on_resume=SAME_PLACE)
-    task_name: str = option("custom", "GLUE or CLUE task, or custom: other files", choices=(*PUBLISHED_TASKS, CUSTOM))
+    task_name: str = option("custom", "GLUE or CLUE task; or custom: other files", choices=(*PUBLISHED_TASKS, CUSTOM))
     assessment_method: str = option(
         "",
         "metric; empty: official metric of the task; with two labels, f1 is that of the second in label_list",
@@ -43,13 +43,11 @@ class ClassifierConfig(FinetuneConfig):
     num_class: int = option(
         0, "number of classes, 1 for a regression; 0: count the labels", minimum=0, maximum=MAX_LABELS
     )
-    classifier_hidden_size: int = option(
-        0, "width of a layer between encoder and classifier; 0: none", minimum=0, maximum=WIDTH
-    )
+    classifier_hidden_size: int = option(0, "width of a layer before the classifier; 0: none", minimum=0, maximum=WIDTH)
 
     window_stride: int = option(
         0,
-        "stride in tokens between consecutive windows of a text longer than max_seq_length, whose logits are averaged; "
+        "tokens between the starts of windows; of a text longer than max_seq_length, whose logits are averaged; "
         "0: truncate",
         minimum=0,
         maximum=LENGTH,
@@ -61,22 +59,22 @@ class ClassifierConfig(FinetuneConfig):
 
     class_weights: tuple[str, ...] = option(
         (),
-        "how much the rows of a class count in the loss: balanced (all classes together alike), or LABEL=WEIGHT for "
-        "some, 1 for the others; empty: 1",
+        "weights of classes in the loss; balanced (all classes together alike), or LABEL=WEIGHT for some, 1 for the "
+        "others; empty: 1",
     )
 
-    label_smoothing: float = option(0.0, "share of a target that is spread over all classes", minimum=0, below=1)
+    label_smoothing: float = option(0.0, "share of a target spread over all classes", minimum=0, below=1)
 
     multi_label: bool = option(False, "a row has zero or more labels", needs=OWN_FILES)
     label_separator: str = option("|", "text between the labels of a row", needs=("multi_label", True))
     indicator_columns: tuple[str, ...] = option(
-        (), "names of columns of 0 and 1, one for each label, in place of label_column", needs=("multi_label", True)
+        (), "columns of 0 and 1; one for each label, in place of label_column", needs=("multi_label", True)
     )
 
     # Files of custom examples, and their columns.
     train_file: str = option(
         "",
-        "tsv, csv, jsonl, ndjson, xls, xlsx, parquet, arrow, folder of save_to_disk; empty: train.* in data_dir",
+        "training file; tsv, csv, jsonl, ndjson, xls, xlsx, parquet, arrow, save_to_disk; empty: train.* in data_dir",
         needs=OWN_FILES,
         on_resume=SAME_PLACE,
     )
@@ -84,15 +82,15 @@ class ClassifierConfig(FinetuneConfig):
         "", "development file; empty: dev.* in data_dir, or split by dev_ratio", needs=OWN_FILES, on_resume=SAME_PLACE
     )
     test_file: str = option("", "test file; empty: test.* in data_dir", needs=OWN_FILES, on_resume=ANY)
-    positive_file: str = option("", "positive texts, one per line", needs=OWN_FILES, on_resume=SAME_PLACE)
-    negative_file: str = option("", "negative texts, one per line", needs=OWN_FILES, on_resume=SAME_PLACE)
-    dev_ratio: float = option(0.1, "share of examples to split off for development", above=0, below=1, needs=OWN_FILES)
-    text_a_column: str = option("text_a", "column of the first text: name, or number from 1", needs=OWN_FILES)
+    positive_file: str = option("", "positive texts; one per line", needs=OWN_FILES, on_resume=SAME_PLACE)
+    negative_file: str = option("", "negative texts; one per line", needs=OWN_FILES, on_resume=SAME_PLACE)
+    dev_ratio: float = option(0.1, "share split off for development", above=0, below=1, needs=OWN_FILES)
+    text_a_column: str = option("text_a", "column of the first text; name, or number from 1", needs=OWN_FILES)
     text_b_column: str = option("", "column of the second text; empty: single texts", needs=OWN_FILES)
-    label_column: str = option("label", "column of the label: name, or number from 1", needs=OWN_FILES)
+    label_column: str = option("label", "column of the label; name, or number from 1", needs=OWN_FILES)
     column_names: tuple[str, ...] = option((), "column names of files without a header", needs=OWN_FILES)
-    encoding: str = option("utf-8", "encoding of text files, such as gb18030, utf-16 or latin-1", needs=OWN_FILES)
-    sheet: str = option("", "sheet of workbooks: name, or number from 1; empty: first visible one", needs=OWN_FILES)
+    encoding: str = option("utf-8", "encoding of text files; such as gb18030, utf-16 or latin-1", needs=OWN_FILES)
+    sheet: str = option("", "sheet of workbooks; name, or number from 1; empty: first visible one", needs=OWN_FILES)
     label_list: tuple[str, ...] = option((), "labels in order; empty: labels of the examples, sorted", needs=OWN_FILES)
 
     def check_together(self) -> None:

@@ -53,33 +53,29 @@ class FinetuneConfig(TrainingConfig):
 
     # Steps and weights.
     do_train: bool = option(True, "fine-tune")
-    do_eval: bool = option(True, "evaluate the best checkpoint on the development set and write its predictions")
-    do_predict: bool = option(
-        False, "write predictions for the test set, and evaluate them if it has labels", on_resume=ANY
-    )
+    do_eval: bool = option(True, "evaluate on the development set; the best checkpoint, whose predictions are written")
+    do_predict: bool = option(False, "predict the test set; and evaluate it if it has labels", on_resume=ANY)
     load_pretrain_checkpoint_path: str = option(
         "",
-        "pre-trained weights to start from: a checkpoint or the folder of a run; empty: random initialisation",
+        "pre-trained weights to start from; a checkpoint or the folder of a run; empty: random initialisation",
         on_resume=SAME_PLACE,
     )
     load_finetune_checkpoint_path: str = option(
-        "", "fine-tuned weights to evaluate: a checkpoint or the folder of a run", needs=("do_train", False)
+        "", "fine-tuned weights to evaluate; a checkpoint or the folder of a run", needs=("do_train", False)
     )
 
     freeze: str = option(
         "",
-        "weights that are not trained: embeddings, or encoder, which includes them; head and pooler are trained",
+        "weights that are not trained; embeddings, or encoder, which includes them; head and pooler are trained",
         choices=tuple(FROZEN),
     )
-    temperature: float = option(
-        2.0, "divisor of the logits of model and teacher before they are compared", above=0, maximum=100
-    )
+    temperature: float = option(2.0, "divisor of logits before teacher and model are compared", above=0, maximum=100)
 
     # Data.
-    vocab_file_path: str = option("", "WordPiece vocabulary, if the weights come without one", on_resume=SAME_PLACE)
-    spm_model_file: str = option("", "SentencePiece model, if the weights come without one", on_resume=SAME_PLACE)
-    do_lower_case: bool = option(True, "lower-case the text, if the weights come without a vocabulary")
-    max_seq_length: int = option(128, "tokens per row, special tokens included", minimum=8, maximum=LENGTH)
+    vocab_file_path: str = option("", "WordPiece vocabulary; if the weights come without one", on_resume=SAME_PLACE)
+    spm_model_file: str = option("", "SentencePiece model; if the weights come without one", on_resume=SAME_PLACE)
+    do_lower_case: bool = option(True, "lower-case the text; if the weights come without a vocabulary")
+    max_seq_length: int = option(128, "tokens per row; special tokens included", minimum=8, maximum=LENGTH)
     max_train_samples: int = option(
         0, "number of training examples, chosen by the seed; 0: all", minimum=0, maximum=MAX_SAMPLES
     )
@@ -88,7 +84,7 @@ class FinetuneConfig(TrainingConfig):
     )
     max_predict_samples: int = option(
         0,
-        "number of test examples, chosen by the seed; 0: all, which GLUE's submission files need",
+        "number of test examples; chosen by the seed; 0: all, which GLUE's submission files need",
         minimum=0,
         maximum=MAX_SAMPLES,
         needs=("do_predict", True),
@@ -98,11 +94,11 @@ class FinetuneConfig(TrainingConfig):
     eval_data_shuffle: bool = option(False, "shuffle evaluation examples; results do not change", on_resume=ANY)
     train_data_file_path: str = option(
         "",
-        "ready training features instead of examples: DIR/NAME.mindrecord, for the classifier also TFRecords",
+        "ready training features; DIR/NAME.mindrecord, for the classifier also TFRecords",
         on_resume=SAME_PLACE,
     )
-    eval_data_file_path: str = option("", "ready development features instead of examples", on_resume=SAME_PLACE)
-    feature_dir: str = option("output/features", "cache of feature files, named by fingerprint", on_resume=ANY)
+    eval_data_file_path: str = option("", "ready development features", on_resume=SAME_PLACE)
+    feature_dir: str = option("output/features", "cache of feature files; named by fingerprint", on_resume=ANY)
 
     dry_run: bool = option(
         False,
@@ -112,7 +108,7 @@ class FinetuneConfig(TrainingConfig):
 
     # Length and batch size.
     epoch_num: int = option(
-        3, "number of epochs, unless train_steps is given", minimum=1, maximum=EPOCHS, alias="epoch_size"
+        3, "number of epochs; unless train_steps is given", minimum=1, maximum=EPOCHS, alias="epoch_size"
     )
     train_steps: int = option(0, "number of updates; 0 or -1: those of epoch_num epochs", minimum=-1, maximum=UPDATES)
     train_batch_size: int = option(
@@ -127,30 +123,28 @@ class FinetuneConfig(TrainingConfig):
     )
     length_buckets: int = option(
         0,
-        "number of row widths to pad to, each compiled once; 0: no padding on CPUs with C++ layers, elsewhere as many "
+        "number of row widths; each compiled once; 0: no padding on CPUs with C++ layers, elsewhere as many "
         "widths as pay off",
         minimum=0,
         maximum=64,
     )
-    num_seeds: int = option(1, "number of runs, with seed, seed + 1, ...; reports the mean", minimum=1, maximum=1000)
+    num_seeds: int = option(1, "number of runs; with seed, seed + 1, ...; reports the mean", minimum=1, maximum=1000)
 
     search: dict[str, tuple[Any, ...]] = option(
-        {}, "values to try by key, as {epoch_num: [2, 4]}; every combination is trained, and the best one is the model"
+        {}, "values to try by key; as {epoch_num: [2, 4]}; every combination is trained, and the best one is the model"
     )
     search_trials: int = option(
         0, "combinations of search that are drawn at random by the seed; 0: all", minimum=0, maximum=MAX_TRIALS
     )
 
     # Output and evaluation.
-    save_finetune_checkpoint_path: str = option("", "folder of the run: checkpoints, log, curves", on_resume=ANY)
+    save_finetune_checkpoint_path: str = option("", "folder of the run; checkpoints, log, curves", on_resume=ANY)
     output_path: str = option(
-        "", "folder for results and predictions; empty: folder of the run or checkpoint", on_resume=ANY
+        "", "folder for results; predictions, too; empty: folder of the run or checkpoint", on_resume=ANY
     )
-    eval_steps: int = option(
-        0, "updates between evaluations while training; 0: one evaluation per epoch", minimum=0, maximum=UPDATES
-    )
+    eval_steps: int = option(0, "updates between evaluations; 0: one evaluation per epoch", minimum=0, maximum=UPDATES)
     early_stopping: int = option(
-        0, "stop after this many evaluations without improvement; 0: never", minimum=0, maximum=UPDATES
+        0, "evaluations without improvement that end training; 0: never", minimum=0, maximum=UPDATES
     )
 
     @property

@@ -57,7 +57,7 @@ class RaceConfig(FinetuneConfig):
     train_batch_size: int = 8
     learning_rate_of_base = 1e-5
 
-    data_dir: str = option("", "the folder RACE or its parent, or a folder of C3's *.json", on_resume=SAME_PLACE)
+    data_dir: str = option("", "the folder RACE; or its parent, or a folder of C3's *.json", on_resume=SAME_PLACE)
     level: str = option("all", "school level of the questions", choices=("middle", "high", "all"))
     max_qa_length: int = option(
         0,

@@ -59,16 +59,16 @@ class SquadConfig(FinetuneConfig):
     train_batch_size: int = 48
 
     train_json_path: str = option(
-        "", "training questions in SQuAD's format, as flat records or JSON lines", on_resume=SAME_PLACE
+        "", "training questions; in SQuAD's format, as flat records or JSON lines", on_resume=SAME_PLACE
     )
-    eval_json_path: str = option("", "development questions in the same formats", on_resume=SAME_PLACE)
+    eval_json_path: str = option("", "development questions; in the same formats", on_resume=SAME_PLACE)
     predict_json_path: str = option(
-        "", "test questions, with or without answers", needs=("do_predict", True), on_resume=ANY
+        "", "test questions; with or without answers", needs=("do_predict", True), on_resume=ANY
     )
     language: str = option(
-        "en", "unit of answer comparison: English words (en) or Chinese characters (zh)", choices=("en", "zh")
+        "en", "unit of answer comparison; English words (en) or Chinese characters (zh)", choices=("en", "zh")
     )
-    doc_stride: int = option(128, "tokens between the starts of two windows of a context", minimum=1, maximum=LENGTH)
+    doc_stride: int = option(128, "tokens between starts of a context's windows", minimum=1, maximum=LENGTH)
     max_query_length: int = option(
         0, "maximum tokens of a question; 0: 64, or max_seq_length - 4 if less", minimum=0, maximum=LENGTH
     )
@@ -88,8 +88,8 @@ class SquadV2Config(SquadConfig):
 
     config_file = "task_squad_v2_config.yaml"
 
-    start_n_top: int = option(5, "beam size: number of span starts", minimum=1, maximum=BEAM)
-    end_n_top: int = option(5, "number of span ends per start", minimum=1, maximum=BEAM)
+    start_n_top: int = option(5, "v2: number of span starts; beam size", minimum=1, maximum=BEAM)
+    end_n_top: int = option(5, "v2: number of span ends per start", minimum=1, maximum=BEAM)
 
     def check_together(self) -> None:
         super().check_together()

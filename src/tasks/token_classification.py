@@ -54,31 +54,31 @@ class NerConfig(FinetuneConfig):
     config_file = "task_ner_config.yaml"
 
     data_dir: str = option("", "folder with train.*, dev.* and test.*", on_resume=SAME_PLACE)
-    train_file: str = option("", "tagged training sentences; empty: train.* in data_dir", on_resume=SAME_PLACE)
+    train_file: str = option("", "training file; tagged sentences; empty: train.* in data_dir", on_resume=SAME_PLACE)
     dev_file: str = option(
-        "", "tagged development sentences; empty: dev.* in data_dir, or split by dev_ratio", on_resume=SAME_PLACE
+        "", "development file; tagged sentences; empty: dev.* in data_dir, or split by dev_ratio", on_resume=SAME_PLACE
     )
-    test_file: str = option("", "test sentences, with or without tags", needs=("do_predict", True), on_resume=ANY)
+    test_file: str = option("", "test file; with or without tags", needs=("do_predict", True), on_resume=ANY)
     data_format: str = option(
         "auto",
-        "columns: a word and its tag per line; lines: words, TAB, tags; names: a table of texts and entity mentions; "
-        "tokens: JSON with lists of words and tags; spans: JSON with texts and labelled characters",
+        "form of the files; columns: a word and its tag per line; lines: words, TAB, tags; names: a table of texts and "
+        "entity mentions; tokens: JSON with lists of words and tags; spans: JSON with texts and labelled characters",
         choices=("auto", *FORMATS),
     )
-    dev_ratio: float = option(0.1, "share of sentences to split off for development", above=0, below=1)
-    text_column: str = option("review", "names: column of the text, by name or number from 1; spans: key of the text")
-    name_column: str = option(NAME_COLUMN, "names: column of an entity mention in the text; cells may be empty")
-    name_label: str = option(NAME_LABEL, "names: label of these entities")
+    dev_ratio: float = option(0.1, "share split off for development", above=0, below=1)
+    text_column: str = option("review", "column of the text; names: by name or number from 1; spans: key of the text")
+    name_column: str = option(NAME_COLUMN, "column of an entity mention; names only; cells may be empty")
+    name_label: str = option(NAME_LABEL, "label of these entities; names only")
     word_column: str = option(
         "",
-        "columns: column of the words, by name in the header or number from 1; empty: the first one, or the second if "
-        "the first has numbers or tags; tokens: key of the words",
+        "column or key of the words; columns: by name in the header or number from 1; empty: the first one, or the "
+        "second if the first has numbers or tags; tokens: key of the words",
     )
     tag_column: str = option(
-        "", "columns: column of the tags, by name or number from 1; empty: the last one; tokens: key of the tags"
+        "", "column or key of the tags; columns: by name or number from 1; empty: the last one; tokens: key of the tags"
     )
     label_list: tuple[str, ...] = option(
-        (), "tags in order, also the names of tags that are numbers; empty: those of the training sentences"
+        (), "labels in order; also the names of tags that are numbers; empty: those of the training sentences"
     )
 
     def check_together(self) -> None:

@@ -73,7 +73,7 @@ class CorpusConfig(Config):
 
     input_file: str = option(
         "",
-        "text files, also compressed (gzip, zstd, bzip2, xz): comma-separated paths or glob patterns",
+        "text files, as paths or patterns; comma-separated, also compressed (gzip, zstd, bzip2, xz)",
         required=True,
     )
     text_key: str = option("text", "key of the text in JSON lines")

@@ -17,8 +17,8 @@ class PhaseConfig(Config):
     """Phase of a pre-training run; keys left out are those of the whole run."""
 
     share: float = option(1.0, "share of the run", above=0, maximum=1)
-    data_dir: str | None = option(None, "folder of examples, for instance of another length", on_resume=SAME_PLACE)
-    schema_dir: str | None = option(None, "schema.json of google's *.tfrecord in data_dir", on_resume=SAME_PLACE)
+    data_dir: str | None = option(None, "folder of examples; for instance of another length", on_resume=SAME_PLACE)
+    schema_dir: str | None = option(None, "schema.json of google's *.tfrecord files; in data_dir", on_resume=SAME_PLACE)
     batch_size: int | None = option(
         None, "examples per device at once", minimum=1, maximum=ROWS, alias="train_batch_size"
     )
@@ -53,7 +53,8 @@ class PretrainConfig(TrainingConfig):
     batch_size: int = option(32, "examples per device at once", minimum=1, maximum=ROWS, alias="train_batch_size")
 
     phases: tuple[PhaseConfig, ...] = sections(
-        PhaseConfig, "consecutive parts of the run with their own data, batch size or learning rate; none: a single one"
+        PhaseConfig,
+        "consecutive parts of the run; with their own data, batch size or learning rate; none: a single one",
     )
 
     # Loss.
@@ -131,12 +132,12 @@ class PretrainEvalConfig(ArchitectureConfig):
     not_shared = frozenset({"load_checkpoint_path", "data_dir", "schema_dir"})
 
     albert_network: str = "albert_mini"
-    load_checkpoint_path: str = option("", "checkpoint or run folder to evaluate", required=True)
-    data_dir: str = option("", "folder with held-out MindRecord files, or google's *.tfrecord", required=True)
-    schema_dir: str = option("", "schema.json of google's *.tfrecord files, or its folder")
+    load_checkpoint_path: str = option("", "weights to evaluate; a checkpoint or the folder of a run", required=True)
+    data_dir: str = option("", "folder of MindRecord files; held-out ones, or google's *.tfrecord", required=True)
+    schema_dir: str = option("", "schema.json of google's *.tfrecord files; or its folder")
     batch_size: int = option(32, "examples per batch", minimum=1, maximum=ROWS, alias="train_batch_size")
-    eval_batches: int = option(0, "batches to evaluate; 0: all", minimum=0, maximum=UPDATES)
-    output_path: str = option("", "folder for eval_results.json; empty: the checkpoint's folder")
+    eval_batches: int = option(0, "batches per evaluation; 0: all", minimum=0, maximum=UPDATES)
+    output_path: str = option("", "folder for results; empty: the checkpoint's folder")
 
     def check_together(self) -> None:
         self.check_architecture(self.load_checkpoint_path)

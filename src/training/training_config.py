@@ -42,7 +42,7 @@ class AdamConfig(Config):
     )
     beta1: float = option(0.9, "decay of the first moment", minimum=0, below=1)
     beta2: float = option(0.999, "decay of the second moment", minimum=0, below=1)
-    eps: float = option(1e-6, "added to the root of the second moment", above=0, maximum=1)
+    eps: float = option(1e-6, "added to the second moment's root", above=0, maximum=1)
 
     def check_together(self) -> None:
         if self.end_learning_rate > self.learning_rate:
@@ -64,7 +64,7 @@ class DecayedAdamConfig(AdamConfig):
 class OptimizerConfig(Config):
     """Choice of the optimizer and settings of each; only those of the chosen one are used."""
 
-    optimizer: str = option("AdamWeightDecay", "the optimizer", choices=("AdamWeightDecay", "Lamb", "Adam"))
+    optimizer: str = option("AdamWeightDecay", "name of the optimizer", choices=("AdamWeightDecay", "Lamb", "Adam"))
     AdamWeightDecay: DecayedAdamConfig = section(
         DecayedAdamConfig(learning_rate=1e-3, warmup_steps=200, beta2=0.98),
         "Adam with decoupled weight decay, as in google's code",
@@ -130,13 +130,13 @@ class TrainingConfig(ArchitectureConfig):
     )
     teacher_loss_weight: float = option(1.0, "weight of the distance to the teacher", above=0, maximum=1000)
     clip_norm: float = option(1.0, "global norm to which gradients are clipped; 0: no clipping", minimum=0, maximum=1e6)
-    seed: int = option(12345, "seed of initial weights, data order and dropout", minimum=0, maximum=SEED)
+    seed: int = option(12345, "seed of weights, order and dropout", minimum=0, maximum=SEED)
 
     # Device and precision.
     device_id: int = option(
         0, "index of the device, from 0", minimum=0, needs=("distribute", False), on_resume=ANY, maximum=DEVICES - 1
     )
-    distribute: bool = option(False, "train on several devices, one process each; set by scripts/run_*_distribute.sh")
+    distribute: bool = option(False, "train on several devices; one process each; set by scripts/run_*_distribute.sh")
     device_num: int = option(1, "number of devices", minimum=1, needs=("distribute", True), maximum=DEVICES)
     enable_lossscale: bool = option(True, "scale the loss against float16 underflow; no effect in other types")
     loss_scale_mode: str = option("dynamic", "mode of loss scaling", choices=("dynamic", "static"), needs=SCALED)
