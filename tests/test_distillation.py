@@ -141,7 +141,8 @@ def test_a_run_with_a_teacher_goes_on_after_a_kill(data: Path, teacher: Path, tm
         "eval_data_dir": "",
         "albert_cfg.hidden_size": 16,
     }
-    run_pretrain.main(config_of(data, tmp_path / "undisturbed", **settings))
+    code, output = start(data, tmp_path / "undisturbed", **settings)
+    assert code == 0, output
     code, output = start(data, tmp_path / "killed", signal.SIGKILL, after_step=20, **settings)
     assert code == -signal.SIGKILL, output
     code, output = start(data, tmp_path / "killed", **settings)

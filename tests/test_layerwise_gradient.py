@@ -90,19 +90,19 @@ def test_rows_that_no_head_reads_change_no_gradient(recompute: bool) -> None:
 
 def test_recompute_halves_memory() -> None:
     """Peak of two updates above what the process had before them, compilation included, where activations dominate."""
-    config = SoakConfig(updates=2, warm_up=1, batch_size=128, length=128, hidden_size=64, layers=8)
+    config = SoakConfig(updates=2, warm_up=1, batch_size=128, length=128, hidden_size=64, layers=12)
     plain, again = (measure(config, recompute) for recompute in (False, True))
     taken, taken_again = (figures["peak_mb"] - figures["before_mb"] for figures in (plain, again))
     assert taken_again <= 0.5 * taken, f"{taken_again:.0f} MB with recompute, {taken:.0f} MB without"
 
 
 def test_gradients_of_shared_layers_are_not_kept() -> None:
-    """A layer's are 50 MB, added up every two layers; kept to the end, six more layers would take 300 MB more."""
+    """A layer's are 50 MB, added up every two layers; kept to the end, twelve more layers would take 600 MB more."""
     few, many = (
         measure(SoakConfig(updates=2, warm_up=1, batch_size=1, length=8, hidden_size=1024, layers=layers), False)
-        for layers in (2, 8)
+        for layers in (2, 14)
     )
-    assert many["peak_mb"] - few["peak_mb"] <= 125
+    assert many["peak_mb"] - few["peak_mb"] <= 250
 
 
 @pytest.mark.parametrize("recompute", [False, True])
