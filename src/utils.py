@@ -23,7 +23,7 @@ _SAMPLE_BYTES = 4 << 20  # decompressed to estimate how much text a file holds
 _ZSTD_WINDOW_BYTES = 1 << 31  # large corpora are published with `zstd --long=31`
 _PART = re.compile(r"([0-9]{1,5})/([0-9]{1,5})")
 _CHUNK_BYTES = 128 << 10
-_READ_BYTES = 256  # decompress to 8 MB at most, in a zstd file whose blocks are runs of one byte
+_READ_BYTES = 128  # decompress to 4 MB at most, in a zstd file whose blocks are runs of one byte
 
 
 class _UnpackingReader(io.RawIOBase):
