@@ -664,6 +664,3 @@ def test_a_layer_before_the_classifier_is_that_of_the_weights(data: Path, run: P
     known = parse_task_info(read(run / "task.json") | {"classifier_hidden_size": 5}, "task.json")
     config = config_of(data, None, do_train=False, load_finetune_checkpoint_path=run)
     assert ClassifierTask(config, find_tokenizer(config), known).task_info.classifier_hidden_size == 5
-    other = config.replace(classifier_hidden_size=6)
-    with pytest.raises(ConfigError, match="classifier_hidden_size is 6, but the weights have 5"):
-        ClassifierTask(other, find_tokenizer(config), known)
