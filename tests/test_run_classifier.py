@@ -491,7 +491,7 @@ def test_development_examples_are_those_that_the_weights_were_chosen_by(
     known = parse_task_info(training.task_info.stated(), "task.json")
     task = ClassifierTask(again, tokenizer, known)
     assert [one.line for one in task.examples.read("dev")] == [one.line for one in training.examples.read("dev")]
-    assert "a share of 0.2 of the training file" in capsys.readouterr().out
+    assert "dev_ratio 0.2, seed" in capsys.readouterr().out
     silent = known.model_copy(
         update={"dev_split": DevSplit(ratio=0.2, seed=7, stratified=True)}
     )  # about the file, as others were

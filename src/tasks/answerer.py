@@ -123,7 +123,7 @@ class Answerer(ABC):
             if record.get(key) and not self._warned_of_ignored_text and key not in trained_columns.values():
                 self._warned_of_ignored_text = True
                 logger.warning(
-                    f"a record has {key}, as no training row had: it is ignored unless {key}_column names it"
+                    f"a record has {key}, as training rows had not: it is ignored unless {key}_column is given"
                 )
             return ""
         return text_of(record, *dict.fromkeys((trained_columns.get(key, key), key)), needed=needed)
