@@ -72,6 +72,11 @@ class TextColumns:
     list_text: str = ""
     options: TableOptions | None = None
 
+    def texts(self) -> dict[str, str]:
+        """Return the columns of the texts by their keys in records."""
+        columns = {"text_a": self.text_a, "text_b": self.text_b}
+        return {key: column for key, column in columns.items() if column}
+
     def label_of(self, fields: Sequence[str], location: str) -> str | None:
         """Return the label in the fields of a row's label columns, or its labels with the separator between them.
 
@@ -109,7 +114,7 @@ def read_examples(
     if columns.list_text:
         list_column = (columns.list_text, " ")
     table = read_table(path, columns.names, columns.text_a, list_column, columns.options)
-    texts = [columns.text_a, columns.text_b] if columns.text_b else [columns.text_a]
+    texts = [*columns.texts().values()]
     label_columns = columns.indicators or (columns.label,)
     has_label = labelled or any(map(table.has, label_columns))
     selected = [*texts, *label_columns] if has_label else texts
@@ -256,14 +261,10 @@ class ClassificationSplit:
         file = examples[0].file.name
         if len(windows) > len(examples):
             long_count = np.count_nonzero(np.bincount(windows) > 1)
-            logger.info(
-                f"{file}: {long_count:,} of {len(examples):,} examples have more than {max_tokens} tokens and are read "
-                f"in windows: {len(windows):,} rows in total"
-            )
+            logger.info(f"{file}: {long_count:,} of {len(examples):,} examples are read in several windows")
         if truncated.any():
-            finding = f"{truncated.sum():,} of {len(examples):,} examples have more than {max_tokens} tokens"
-            effect = "the shorter text is cut to half a row" if self.window_stride else "are cut"
-            logger.info(f"{file}: {finding} and {effect}")
+            count = f"{truncated.sum():,} of {len(examples):,}"
+            logger.info(f"{file}: {count} examples have more than {max_tokens} tokens and are cut")
         columns = token_columns(self.tokenizer, max_tokens)
         arrays = {WINDOWS: windows} if self.window_stride else {}
         if targets is None:

@@ -261,6 +261,7 @@ class PackedNetwork(nn.Cell):
     def __init__(self, scores: ScoresNetwork) -> None:
         super().__init__(auto_prefix=False)
         self.scores = scores
+        self.text_inputs = len(PACKED_COLUMNS)
         self.further_columns = scores.input_columns[len(TEXT_COLUMNS) :]
         self.input_columns = (*PACKED_COLUMNS, *self.further_columns)
         self.reads_tokens = scores.reads_tokens
@@ -270,8 +271,9 @@ class PackedNetwork(nn.Cell):
         self.set_train(False)
 
     def construct(self, *inputs: Tensor) -> Any:
-        further = (*inputs[len(PACKED_COLUMNS) :], self.no_dropout)
-        return self.scores.head(*self.scores.encode(inputs[: len(PACKED_COLUMNS)], further), *further)
+        further = (*inputs[self.text_inputs :], self.no_dropout)
+        states = self.scores.encode(inputs[: self.text_inputs], further)
+        return self.scores.head(*states, *further)
 
 
 def packed_where_possible(network: AnsweringNetwork) -> nn.Cell:

@@ -7,7 +7,7 @@ the sum of its start and end score. Answers are spans of the original context, b
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -35,6 +35,9 @@ class ScoredSpan:
     end_score: float
 
 
+NO_SPAN = ScoredSpan("", 0, 0, 1.0, 0.0, 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """Best spans of a question with distinct texts, the best one first; empty if no span is allowed.
@@ -46,11 +49,13 @@ class Prediction:
     best: tuple[ScoredSpan, ...]
     no_answer_probability: float | None = None
 
-    def choose(self, threshold: float | None = None) -> ScoredSpan | None:
-        """Return the answer; None if no span is allowed or no_answer_probability is above the threshold."""
-        if threshold is not None and self.no_answer_probability is not None and self.no_answer_probability > threshold:
-            return None
-        return self.best[0] if self.best else None
+    def answer(self, threshold: float | None = None) -> ScoredSpan:
+        """Return the best span; one without text if there is none, or no_answer_probability is above the threshold."""
+        no_answer = self.no_answer_probability
+        is_answered = threshold is None or no_answer is None or no_answer <= threshold
+        if self.best and is_answered:
+            return self.best[0]
+        return replace(NO_SPAN, probability=1.0 if no_answer is None else no_answer)
 
 
 def independent_predictions(

@@ -7,7 +7,7 @@ from typing import Any
 
 from model_utils.files import write_json
 from src.create_squad_data import SquadQuestion
-from src.squad_get_predictions import Prediction, ScoredSpan
+from src.squad_get_predictions import NO_SPAN, Prediction, ScoredSpan
 
 ANSWER_ALWAYS = 1.0  # threshold of no_answer_probability that no question exceeds
 
@@ -15,18 +15,18 @@ ANSWER_ALWAYS = 1.0  # threshold of no_answer_probability that no question excee
 def answer_texts(
     questions: Sequence[SquadQuestion], predictions: Sequence[Prediction], threshold: float | None = None
 ) -> dict[str, str]:
-    """Return the answers by question id, "" for no answer (Prediction.choose)."""
-    chosen = (prediction.choose(threshold) for prediction in predictions)
-    return {question.id: span.text if span else "" for question, span in zip(questions, chosen, strict=True)}
+    """Return the answers by question id, "" for no answer."""
+    pairs = zip(questions, predictions, strict=True)
+    return {question.id: prediction.answer(threshold).text for question, prediction in pairs}
 
 
 def no_answer_probabilities(questions: Sequence[SquadQuestion], predictions: Sequence[Prediction]) -> dict[str, float]:
     """Return the probabilities of no answer by question id; empty for a network without this output."""
-    probabilities = {}
-    for question, prediction in zip(questions, predictions, strict=True):
-        if prediction.no_answer_probability is not None:
-            probabilities[question.id] = prediction.no_answer_probability
-    return probabilities
+    return {
+        question.id: prediction.no_answer_probability
+        for question, prediction in zip(questions, predictions, strict=True)
+        if prediction.no_answer_probability is not None
+    }
 
 
 def write_predictions(
@@ -49,11 +49,10 @@ def write_predictions(
         threshold: probability of no answer above which the answer is empty.
         suffix: inserted in the file names before ".json".
     """
-    empty_span = ScoredSpan("", 0, 0, 1.0, 0.0, 0.0)
     probabilities = no_answer_probabilities(questions, predictions)
     score_name = "log_prob" if probabilities else "logit"
     n_best = {
-        question.id: [_n_best_entry(span, score_name) for span in prediction.best or (empty_span,)]
+        question.id: [_n_best_entry(span, score_name) for span in prediction.best or (NO_SPAN,)]
         for question, prediction in zip(questions, predictions, strict=True)
     }
     write_json(folder / f"predictions{suffix}.json", answer_texts(questions, predictions, threshold))
@@ -80,17 +79,13 @@ def prediction_columns(
     probability             of the prediction: among the spans of the question, or of no answer
     no_answer_probability   if the network has this output
     """
-    answers = [prediction.choose(threshold) for prediction in predictions]
+    answers = [prediction.answer(threshold) for prediction in predictions]
     no_answer = [prediction.no_answer_probability for prediction in predictions]
-    probabilities = []
-    for span, no_answer_probability in zip(answers, no_answer, strict=True):
-        fallback = 1.0 if no_answer_probability is None else no_answer_probability
-        probabilities.append(span.probability if span else fallback)
     columns: dict[str, list[Any]] = {
         "id": [question.id for question in questions],
         "label": [" | ".join(dict.fromkeys(answer.text for answer in question.answers)) for question in questions],
-        "prediction": [span.text if span else "" for span in answers],
-        "probability": probabilities,
+        "prediction": [span.text for span in answers],
+        "probability": [span.probability for span in answers],
     }
     if None not in no_answer:
         columns["no_answer_probability"] = no_answer

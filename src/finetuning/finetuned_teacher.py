@@ -13,8 +13,6 @@ from src.model_folder import ModelFolder
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.spec import Task
 
-SAME_SETTINGS = ("task", "labels")  # of task.json, which teacher and model must share
-
 
 class _TeacherLogits(nn.Cell):
     """Logits that a TrainingNetwork compares, without dropout: its input columns -> tensors of logits_of."""
@@ -82,7 +80,7 @@ def check_teacher(model: ModelFolder, task: Task, folder: Path) -> None:
         raise ConfigError(f"max_seq_length is {length}, but the teacher {folder} reads at most {positions} tokens")
     needed = task.task_info.stated()
     settings = model.task_info.stated() if model.task_info else {}
-    for key in SAME_SETTINGS:
+    for key in ("task", "labels"):
         if settings.get(key) != needed.get(key):
             found = f"teacher is {folder}, whose {key} is {settings.get(key, 'not set')}"
             raise ConfigError(f"{found}: here it is {needed.get(key)}")

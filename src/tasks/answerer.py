@@ -122,7 +122,9 @@ class Answerer(ABC):
         if not needed and trained_columns and key not in trained_columns:
             if record.get(key) and not self._warned_of_ignored_text and key not in trained_columns.values():
                 self._warned_of_ignored_text = True
-                logger.warning(f"{key}, which the training did not have, is ignored unless {key}_column names it")
+                logger.warning(
+                    f"a record has {key}, as training rows had not: it is ignored unless {key}_column is given"
+                )
             return ""
         return text_of(record, *dict.fromkeys((trained_columns.get(key, key), key)), needed=needed)
 

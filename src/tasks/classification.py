@@ -75,6 +75,7 @@ class ClassifierTask(Task):
             class_weights(config.class_weights, self.labels, np.zeros(0, int))  # wrong ones fail before the features
         self.spec = REGRESSION if self.regression else CLASSIFICATION
         self.window_stride = config.window_stride or getattr(trained_info, "window_stride", 0)
+        hidden_size = config.classifier_hidden_size or getattr(trained_info, "classifier_hidden_size", 0)
         info = RegressionInfo if self.regression else ClassificationInfo
         self.task_info = info(
             task=self.spec.name,
@@ -82,20 +83,10 @@ class ClassifierTask(Task):
             max_seq_length=config.max_seq_length,
             text_columns=self.examples.text_columns(),
             dev_split=self.examples.dev_split,
-            classifier_hidden_size=self._hidden_size(),
+            classifier_hidden_size=hidden_size,
             window_stride=self.window_stride,
             **{"task_name": config.task_name},
         )
-
-    def _hidden_size(self) -> int:
-        """Return classifier_hidden_size of the weights to evaluate or, when training, of the configuration."""
-        configured = self.config.classifier_hidden_size
-        if not isinstance(self.trained_info, RegressionInfo):
-            return configured
-        trained = self.trained_info.classifier_hidden_size
-        if configured not in (0, trained):
-            raise ConfigError(f"classifier_hidden_size is {configured}, but the weights have {trained}")
-        return trained
 
     def _find_labels(self) -> list[str]:
         """Return the labels of the task, label_list, the weights, the features or the training file, the first found.

@@ -115,12 +115,6 @@ class ClassifierConfig(FinetuneConfig):
             raise ConfigError("positive_file and negative_file belong together and replace train_file")
         if self.test_file and not self.do_predict:
             raise ConfigError(f"test_file is {self.test_file}, which has no effect while do_predict is false")
-        published = PUBLISHED_TASKS.get(self.task_name)
-        if published and not published.dev_splits and (self.do_train or self.do_eval):
-            raise ConfigError(
-                f"task_name {self.task_name} has test examples only: set do_train and do_eval to false, and "
-                "load_finetune_checkpoint_path to a model of mnli"
-            )
 
     def skipped(self, labels: Collection[str | None]) -> set[str]:
         """Return the labels whose rows are left out.
@@ -159,8 +153,7 @@ class GlueExamples:
 
     def text_columns(self) -> dict[str, str]:
         """Return the column names of the texts, by their keys in records."""
-        columns = {"text_a": self.columns.text_a, "text_b": self.columns.text_b}
-        return {key: column for key, column in columns.items() if column}
+        return self.columns.texts()
 
     def read(self, split: str) -> list[Example]:
         """Return the examples of a split."""
@@ -230,8 +223,7 @@ class CustomExamples:
         if not config.do_train or TRAIN not in self.files or config.positive_file or config.train_data_file_path:
             return {}
         table = read_table(self.files[TRAIN], self.columns.names, self.columns.text_a, options=self.columns.options)
-        columns = {"text_a": self.columns.text_a, "text_b": self.columns.text_b}
-        names = {key: table.name_of(column) for key, column in columns.items() if column}
+        names = {key: table.name_of(column) for key, column in self.columns.texts().items()}
         return {key: name if table.names.count(name) == 1 else key for key, name in names.items()}
 
     def read(self, split: str) -> list[Example]:

@@ -8,7 +8,7 @@ tasks of text classification (https://www.cluebenchmarks.com) are JSON lines.
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -104,25 +104,22 @@ _NEWS_CODES = "100 101 102 103 104 106 107 108 109 110 112 113 114 115 116"
 
 
 def _clue(
-    name: str, columns: TextColumns, labels: Sequence[str], train: str = "train.json", submission: str = ""
+    name: str, columns: TextColumns, labels: Sequence[str], submission: str = "", train: str = "train.json"
 ) -> GlueTask:
     submissions = {"test": submission or f"{name}_predict.json"}
     files = {"train": train, "dev": "dev.json", "test": "test.json"}
-    return GlueTask(f"{name}_public", columns, tuple(labels), submissions, files=files)
+    codes = _NEWS_CODES.split() if name == "tnews" else ()
+    return GlueTask(f"{name}_public", columns, tuple(labels), submissions, files=files, submitted_labels=codes)
 
 
-_TNEWS = _clue(
-    "tnews",
-    TextColumns("sentence", label="label_desc"),
-    [f"news_{topic}" for topic in _NEWS.split()],
-    submission="tnews11_predict.json",  # test.json is the test set of CLUE 1.1
-)
+_TOPICS = TextColumns("sentence", label="label_desc")
 CLUE_TASKS = {
-    "tnews": replace(_TNEWS, submitted_labels=_NEWS_CODES.split()),
+    # tnews's test.json is the test set of CLUE 1.1.
+    "tnews": _clue("tnews", _TOPICS, [f"news_{topic}" for topic in _NEWS.split()], "tnews11_predict.json"),
     "iflytek": _clue("iflytek", TextColumns("sentence"), [str(label) for label in range(119)]),
     "afqmc": _clue("afqmc", _PAIR, ("0", "1")),
     "cmnli": _clue("cmnli", _PAIR, _NLI),
-    "ocnli": _clue("ocnli", _PAIR, _NLI, "train.50k.json", "ocnli_50k_predict.json"),
+    "ocnli": _clue("ocnli", _PAIR, _NLI, "ocnli_50k_predict.json", "train.50k.json"),
     "csl": _clue("csl", TextColumns("keyword", "abst", list_text="keyword"), ("0", "1")),
 }
 PUBLISHED_TASKS = GLUE_TASKS | CLUE_TASKS

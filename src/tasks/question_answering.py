@@ -149,7 +149,7 @@ class SquadTask(Task):
         wrong = wrong_rows(confidence, is_correct)
         columns["f1"] = f1.tolist()
         errors = {name: [values[row] for row in wrong] for name, values in columns.items()}
-        passages = [_marked_passage(questions[row], predictions[row].choose(threshold)) for row in wrong]
+        passages = [_marked_passage(questions[row], predictions[row].answer(threshold)) for row in wrong]
         return EvaluationReport(confidence, is_correct, errors, {"context": passages})
 
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
@@ -218,14 +218,14 @@ def _write(split: Split, predictions: list[Prediction], threshold: float | None,
     write_prediction_table(folder, split.name, prediction_columns(split.examples, predictions, threshold))
 
 
-def _marked_passage(question: SquadQuestion, answer: ScoredSpan | None) -> MarkedText:
+def _marked_passage(question: SquadQuestion, answer: ScoredSpan) -> MarkedText:
     """Return the context with the gold answers, where it has them, and the predicted one marked."""
     marks = [
         Mark(gold.start, gold.start + len(gold.text), "gold")
         for gold in set(question.answers)
         if gold.text and gold.start >= 0 and question.context.startswith(gold.text, gold.start)
     ]
-    if answer:
+    if answer.text:
         marks.append(Mark(answer.start, answer.end, "predicted"))
     return MarkedText(question.context, marks)
 
@@ -315,12 +315,10 @@ class SpanAnswerer(Answerer):
 
     def _answer(self, prediction: Prediction) -> Record:
         threshold = self.task_info.null_threshold if isinstance(self.task_info, SpanSearchInfo) else None
-        span = prediction.choose(threshold)
+        entry = _span_entry(prediction.answer(threshold))
+        if not entry["answer"]:
+            entry |= {"start": None, "end": None}
         no_answer = prediction.no_answer_probability
-        if span:
-            entry = _span_entry(span)
-        else:
-            entry = {"answer": "", "start": None, "end": None, "score": 1.0 if no_answer is None else no_answer}
         n_best = [_span_entry(candidate) for candidate in prediction.best]
         return {**entry, "no_answer_probability": no_answer, "n_best": n_best}
 
