@@ -133,11 +133,11 @@ def test_an_input_that_cannot_be_is_refused_before_work(
 def test_half_an_output_is_never_seen(tmp_path: Path) -> None:
     file = tmp_path / "out.jsonl"
     file.write_text("old")
-    with pytest.raises(ValueError, match="not JSON compliant"), write_records(str(file)) as write:
-        write({"score": float("nan")})
+    with pytest.raises(ValueError, match="not JSON compliant"), write_records(str(file)) as answers:
+        answers.write({"score": float("nan")})
     assert file.read_text() == "old" and [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
-    with write_records(str(file)) as write:
-        write({"label": "好"})
+    with write_records(str(file)) as answers:
+        answers.write({"label": "好"})
     assert file.read_text(encoding="utf-8") == '{"label": "好"}\n'
 
 
@@ -161,8 +161,8 @@ def test_an_output_that_cannot_be_is_refused_before_work(tmp_path: Path, monkeyp
     for name in ("new/out.jsonl", "elsewhere"):
         check_output(str(tmp_path / name), str(tmp_path / "nowhere"))
     assert not (tmp_path / "new").exists()
-    with write_records(str(tmp_path / "elsewhere")) as write:
-        write({"label": "good"})
+    with write_records(str(tmp_path / "elsewhere")) as answers:
+        answers.write({"label": "good"})
     assert (tmp_path / "new/folder/out.jsonl").read_text() == '{"label": "good"}\n'
     asked: list[Path] = []
     monkeypatch.setattr("src.inference.record_files.check_writable", asked.append)
@@ -195,7 +195,7 @@ def test_standard_output_that_is_closed_is_a_sentence(monkeypatch: pytest.Monkey
         monkeypatch.setattr(sys, "stdout", stream)
         with (
             pytest.raises(DataError, match="standard output cannot be written: Broken pipe"),
-            write_records("-") as write,
+            write_records("-") as answers,
         ):
-            write({"label": "good"})
+            answers.write({"label": "good"})
         monkeypatch.undo()

@@ -6,23 +6,23 @@ Files that cannot be read or written raise DataError.
 import codecs
 import contextlib
 import io
-import json
 import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, cast
 
 from model_utils.config import check_not_home
 from model_utils.errors import ConfigError, DataError, first_few, shorten
-from model_utils.files import check_writable, open_atomically, open_file
+from model_utils.files import check_writable, open_file, sync_to_disk, write_atomically
 from model_utils.json_files import parse_json
 from model_utils.messages import silence
 from src.inference.answer_tables import ENDINGS, write_table
+from src.inference.unfinished_answers import Answers, unfinished_answers
 from src.text.arrow_tables import ARROW_SUFFIXES, is_saved_dataset
 from src.text.text_tables import JSON_SUFFIXES, Table, TableOptions, read_table
 from src.utils import check_unpacked, decode
@@ -186,28 +186,28 @@ def check_output(file: str, source: str) -> None:
 
 
 @contextlib.contextmanager
-def write_records(file: str) -> Iterator[Callable[[dict[str, Any]], object]]:
-    """Provide a function that writes a record: as a line of JSON, or by the file's ending as a row of a table.
+def write_records(file: str, fingerprint: str = "", multiple: int = 1) -> Iterator[Answers]:
+    """Provide Answers, which become lines of JSON or, by the file's ending, a table.
 
-    A file appears under its name at the end.
+    The file appears under its name at the end. Answers that an earlier run with the same fingerprint has left, in a
+    multiple of `multiple`, are taken over (unfinished_answers).
     """
-
-    def writer(stream: TextIO) -> Callable[[dict[str, Any]], object]:
-        return lambda record: stream.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
-
     try:
         if file == STANDARD:
             cast(io.TextIOWrapper, sys.stdout).reconfigure(encoding="utf-8")  # whatever the locale
-            yield writer(sys.stdout)
+            yield Answers(sys.stdout)
             sys.stdout.flush()
         else:
-            Path(os.path.realpath(file)).parent.mkdir(parents=True, exist_ok=True)
-            if Path(file).suffix.lower() in ENDINGS:
-                with write_table(Path(file)) as write_row:
-                    yield write_row
-            else:
-                with open_atomically(Path(file)) as stream:
-                    yield writer(stream)
+            output = Path(os.path.realpath(file))
+            output.parent.mkdir(parents=True, exist_ok=True)
+            with unfinished_answers(output, fingerprint, multiple) as (unfinished, answers):
+                yield answers
+                answers.stream.flush()
+                if Path(file).suffix.lower() in ENDINGS:
+                    write_table(Path(file), unfinished)
+                else:
+                    sync_to_disk(unfinished)  # before the rename, after which a kill loses it
+                    write_atomically(output, unfinished.replace)
     except OSError as error:
         if file == STANDARD:  # Python would try to flush it again at exit
             silence(sys.stdout)
