@@ -22,7 +22,7 @@ from src.utils import parse_part
 
 def main(config: PredictConfig) -> int:
     """Load the model, then answer a file or serve. Return the exit code, 1 if no record could be answered."""
-    options = TableOptions(config.encoding, config.sheet)
+    options = TableOptions(config.encoding, config.sheet, config.delimiter)
     if config.serve:
         from src.inference.server import check_address, open_access_log, parse_address, parse_hosts, serve
 

@@ -60,7 +60,12 @@ def test_tables_in_another_encoding_and_sheets(tmp_path: Path) -> None:
     book.create_sheet("second").append(["text_a"])
     book["second"].append(["很好"])
     book.save(tmp_path / "a.xlsx")
-    for name, options in (("a.csv", TableOptions("gb18030")), ("a.xlsx", TableOptions(sheet="second"))):
+    (tmp_path / "b.csv").write_text("text_a;id, name\n很好;7\n", encoding="utf-8")
+    for name, options in (
+        ("a.csv", TableOptions("gb18030")),
+        ("a.xlsx", TableOptions(sheet="second")),
+        ("b.csv", TableOptions(delimiter=";")),
+    ):
         check_input(str(tmp_path / name), "auto", options)
         [record] = read_records(str(tmp_path / name), "auto", "text_a", options)
         assert record.record["text_a"] == "很好"
@@ -69,7 +74,7 @@ def test_tables_in_another_encoding_and_sheets(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a\.xlsx has no sheet 'third'"):
         check_input(str(tmp_path / "a.xlsx"), "auto", TableOptions(sheet="third"))
     for name in ("a.jsonl", "a.txt", "-"):
-        with pytest.raises(ConfigError, match="encoding and sheet apply to tables"):
+        with pytest.raises(ConfigError, match="encoding, sheet and delimiter apply to tables"):
             check_input(name, "auto", TableOptions("gb18030"))
 
 

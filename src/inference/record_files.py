@@ -53,7 +53,8 @@ def check_input(file: str, input_format: str, options: TableOptions = DEFAULTS) 
             pass
         return
     if options != DEFAULTS:
-        raise ConfigError(f"encoding and sheet apply to tables, but {file} is read as {_format_of(file, input_format)}")
+        file_format = _format_of(file, input_format)
+        raise ConfigError(f"encoding, sheet and delimiter apply to tables, but {file} is read as {file_format}")
     if file != STANDARD:
         try:
             with open_file(Path(file)) as stream:

@@ -17,6 +17,7 @@ from src.tasks.finetune_config import READY_KEYS, FinetuneConfig, is_tfrecord
 from src.tasks.glue import PUBLISHED_TASKS, read_glue
 from src.tasks.task_info import NO_DEV_SPLIT, TaskInfo, choose_dev_split
 from src.text.text_tables import (
+    DELIMITERS,
     TEXT_SUFFIXES,
     WORKBOOK_SUFFIXES,
     TableOptions,
@@ -101,6 +102,7 @@ class ClassifierConfig(FinetuneConfig):
     column_names: tuple[str, ...] = option((), "column names of files without a header", needs=OWN_FILES)
     encoding: str = option("utf-8", "encoding of text files, such as gb18030, utf-16 or latin-1", needs=OWN_FILES)
     sheet: str = option("", "sheet of workbooks: name, or number from 1; empty: first visible one", needs=OWN_FILES)
+    delimiter: str = option("", "between fields of .csv, .tsv, .txt; empty: by ending and first line", needs=OWN_FILES)
     label_list: tuple[str, ...] = option((), "labels in order; empty: labels of the examples, sorted", needs=OWN_FILES)
 
     def check_together(self) -> None:
@@ -204,7 +206,7 @@ class CustomExamples:
     def __init__(self, config: ClassifierConfig, trained_info: TaskInfo | None = None) -> None:
         self.config = config
         columns = (config.text_a_column, config.text_b_column, config.label_column, config.column_names)
-        self.columns = TextColumns(*columns, options=TableOptions(config.encoding, config.sheet))
+        self.columns = TextColumns(*columns, options=TableOptions(config.encoding, config.sheet, config.delimiter))
         if config.multi_label:
             separator, indicators = config.label_separator, config.indicator_columns
             self.columns = replace(self.columns, separator=separator, indicators=indicators)
@@ -252,6 +254,8 @@ class CustomExamples:
         suffixes = {suffix_of(file) for file in tables}
         if not suffixes & WORKBOOK_SUFFIXES:
             config.refuse(["sheet"], "no workbook is read")
+        if not suffixes & DELIMITERS.keys():
+            config.refuse(["delimiter"], f"no {', '.join(DELIMITERS)} is read")
         if not (suffixes & TEXT_SUFFIXES or (reads_train_examples and config.positive_file)):
             config.refuse(["encoding"], "no text file is read")
         if not tables:
