@@ -9,10 +9,11 @@ from model_utils.config import run_main
 from model_utils.device import setup_device
 from src.inference.deploy_config import PredictConfig
 from src.inference.exported_model import ONNX_SUFFIX, SUFFIXES, load_exported
-from src.inference.file_answers import answer_records, bounds_of_part
+from src.inference.file_answers import Answering, answer_records, bounds_of_part
 from src.inference.predictor import Predictor
 from src.inference.record_files import check_input, check_output, read_records
 from src.inference.text_search import TOP_K, TextSearch
+from src.inference.unfinished_answers import fingerprint_of
 from src.model_folder import ModelFolder
 from src.tasks import TASKS
 from src.text.text_tables import TableOptions
@@ -21,7 +22,7 @@ from src.utils import parse_part
 
 def main(config: PredictConfig) -> int:
     """Load the model, then answer a file or serve. Return the exit code, 1 if no record could be answered."""
-    options = TableOptions(config.encoding, config.sheet)
+    options = TableOptions(config.encoding, config.sheet, config.delimiter)
     if config.serve:
         from src.inference.server import check_address, open_access_log, parse_address, parse_hosts, serve
 
@@ -43,17 +44,19 @@ def main(config: PredictConfig) -> int:
         threads=config.threads,
     )
     predictor = load_predictor(config, device.backend)
-    task = predictor.task_info.task
     if config.serve:
         serve(predictor, *address, allowed_hosts=config.allowed_hosts, access_log=access_log)
         return 0
-    text_key = config.text_a_column or next(iter(TASKS[task].answerer.texts), "text_a")
+    text_key = config.text_a_column or next(iter(TASKS[predictor.task_info.task].answerer.texts), "text_a")
     read = partial(read_records, config.input, config.input_format, text_key, options)
     bounds = bounds_of_part(read(), *parse_part(config.part)) if config.part else (0, None)
+    settings = (config, predictor.task_info, predictor.architecture, predictor.tokenizer.sha256)
+    fingerprint = fingerprint_of((config.input, config.search, str(predictor.file)), *settings)
+    answering: Answering = predictor
     if config.search:
         collection = read_records(config.search, "auto", text_key, options)
-        return answer_records(TextSearch(predictor, collection, config.top_k or TOP_K), read(), config.output, bounds)
-    return answer_records(predictor, read(), config.output, bounds)
+        answering = TextSearch(predictor, collection, config.top_k or TOP_K)
+    return answer_records(answering, read(), config.output, bounds, fingerprint)
 
 
 def load_predictor(config: PredictConfig, backend: Backend) -> Predictor:

@@ -1,8 +1,2 @@
 #!/usr/bin/env bash
-# Fine-tune a classifier on several devices of this machine, one process each; the logs are kept in output/logs.
-# usage: bash scripts/run_classifier_distribute.sh [--nproc N] [arguments of run_classifier.py]
-#   --nproc N  number of devices; default: DEVICE_NUM from the environment, else all GPUs of this machine
-# On several machines: docs/several-machines.md
-set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/env.sh"
-run_distribute classifier "$@"
+exec bash "$(dirname "${BASH_SOURCE[0]}")/run_distribute.sh" classifier "$@"

@@ -1,8 +1,2 @@
 #!/usr/bin/env bash
-# Fine-tune on RACE on several devices of this machine, one process each; the logs are kept in output/logs.
-# usage: bash scripts/run_race_distribute.sh [--nproc N] [arguments of run_race.py]
-#   --nproc N  number of devices; default: DEVICE_NUM from the environment, else all GPUs of this machine
-# On several machines: docs/several-machines.md
-set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/env.sh"
-run_distribute race "$@"
+exec bash "$(dirname "${BASH_SOURCE[0]}")/run_distribute.sh" race "$@"

@@ -24,9 +24,9 @@ NAMES += ["entities", "score"]
 
 def written(path: Path, records: list[dict[str, Any]]) -> Path:
     check_output(str(path), "-")
-    with write_records(str(path)) as write:
+    with write_records(str(path)) as answers:
         for record in records:
-            write(record)
+            answers.write(record)
     return path
 
 

@@ -132,11 +132,7 @@ def test_files_of_parts_joined_are_the_file_of_the_whole(
 ) -> None:
     """Whatever was answered before in the same process: texts of all lengths, records that fail, blank lines."""
     monkeypatch.setattr("src.inference.file_answers.RECORDS_AT_ONCE", 16)
-    random = Random(0)
-    texts = [" ".join(random.choices("abcdefg", k=random.randint(0, 60))) for _ in range(150)]
-    lines = [json.dumps({"text_a": text, "id": row}) for row, text in enumerate(texts)]
-    lines[20:20] = ["", "nonsense", "[1]"]
-    (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
+    write_records_of_all_kinds(tmp_path / "in.jsonl")
 
     def answers(part: str) -> bytes:
         output = tmp_path / "out.jsonl"
@@ -150,6 +146,78 @@ def test_files_of_parts_joined_are_the_file_of_the_whole(
     assert len(whole.splitlines()) == 152
     assert b"".join(answers(f"{index}/3") for index in range(3)) == whole
     assert answers("19/20") == b"".join(whole.splitlines(keepends=True)[144:])
+
+
+def write_records_of_all_kinds(file: Path) -> None:
+    random = Random(0)
+    texts = [" ".join(random.choices("abcdefg", k=random.randint(0, 60))) for _ in range(150)]
+    lines = [json.dumps({"text_a": text, "id": row}) for row, text in enumerate(texts)]
+    lines[20:20] = ["", "nonsense", "[1]"]
+    file.write_text("\n".join(lines) + "\n")
+
+
+KILLED = """
+import os, signal
+import predict
+from model_utils.config import run_main
+from src.inference import file_answers
+from src.inference.predictor import Predictor
+
+file_answers.RECORDS_AT_ONCE = 16
+predict_records = Predictor.predict
+calls = 0
+
+def predict_until_killed(self, records, skip=False):
+    global calls
+    calls += 1
+    if calls == {calls}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return predict_records(self, records, skip)
+
+Predictor.predict = predict_until_killed
+run_main(predict.main, predict.PredictConfig, messages="stderr")
+"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "part", "sizes", "calls"), [("jsonl", "1/2", [32, 48], [2, 5]), ("csv", "", [112, 128], [2, 10])]
+)
+def test_a_killed_prediction_goes_on_behind_its_answers(
+    classifier: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ending: str,
+    part: str,
+    sizes: list[int],
+    calls: list[int],
+) -> None:
+    """Killed twice, it answers the rest, and has the bytes of an undisturbed one."""
+    write_records_of_all_kinds(tmp_path / "in.jsonl")
+    output = tmp_path / f"out.{ending}"
+    words = ["--model", str(classifier), "--input", f"{tmp_path}/in.jsonl", "--output", str(output), "--part", part]
+    words += ["--device_target", "CPU"]
+    for call, size in zip((8, 9), sizes, strict=True):  # calls that skip answers count, too
+        killed = subprocess.run([sys.executable, "-c", KILLED.format(calls=call), *words], cwd=ROOT, check=False)
+        assert killed.returncode == -signal.SIGKILL and not output.exists()
+        (unfinished,) = tmp_path.glob("*.unfinished")
+        assert len(unfinished.read_bytes().splitlines()) == size
+
+    answered: list[int] = []
+    predict_records = Predictor.predict
+
+    def counted(self: Predictor, records: list[Any], skip: bool = False) -> list[Any]:
+        answered.extend([] if skip else [len(records)])
+        return predict_records(self, records, skip)
+
+    monkeypatch.setattr("src.inference.file_answers.RECORDS_AT_ONCE", 16)
+    monkeypatch.setattr(Predictor, "predict", counted)
+    results = []
+    for count in calls:  # behind the answers, then from the start
+        answered.clear()
+        assert predict.main(load_config(PredictConfig, words)) == 0
+        assert len(answered) == count and not list(tmp_path.glob("*unfinished*"))
+        results.append(output.read_bytes())
+    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize("part", ["5/4", "4/4", "-1/4", "1", "a/b", "0/0", "1/4/", " 1/4"])

@@ -49,7 +49,7 @@ def test_tables(tmp_path: Path) -> None:
     assert found[0] == (2, {"text_a": "one", "id": "7"})
     assert found[1][0] == 3 and "line 3 has 1 column(s)" in found[1][1]
     assert records_of(tmp_path / "a.csv", b'text_a,id\n"one, two",7\n') == [(2, {"text_a": "one, two", "id": "7"})]
-    with pytest.raises(DataError, match=r"b\.tsv has several columns 'text_a'"):
+    with pytest.raises(DataError, match=r"b\.tsv has 2 columns 'text_a'"):
         records_of(tmp_path / "b.tsv", b"text_a\tid\ttext_a\none\t7\ttwo\n")
     assert records_of(tmp_path / "c.csv", b"text_a,,,id\none,,,7\n") == [(2, {"text_a": "one", "id": "7"})]
 
@@ -60,7 +60,12 @@ def test_tables_in_another_encoding_and_sheets(tmp_path: Path) -> None:
     book.create_sheet("second").append(["text_a"])
     book["second"].append(["很好"])
     book.save(tmp_path / "a.xlsx")
-    for name, options in (("a.csv", TableOptions("gb18030")), ("a.xlsx", TableOptions(sheet="second"))):
+    (tmp_path / "b.csv").write_text("text_a;id, name\n很好;7\n", encoding="utf-8")
+    for name, options in (
+        ("a.csv", TableOptions("gb18030")),
+        ("a.xlsx", TableOptions(sheet="second")),
+        ("b.csv", TableOptions(delimiter=";")),
+    ):
         check_input(str(tmp_path / name), "auto", options)
         [record] = read_records(str(tmp_path / name), "auto", "text_a", options)
         assert record.record["text_a"] == "很好"
@@ -69,7 +74,7 @@ def test_tables_in_another_encoding_and_sheets(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a\.xlsx has no sheet 'third'"):
         check_input(str(tmp_path / "a.xlsx"), "auto", TableOptions(sheet="third"))
     for name in ("a.jsonl", "a.txt", "-"):
-        with pytest.raises(ConfigError, match="encoding and sheet apply to tables"):
+        with pytest.raises(ConfigError, match="encoding, sheet and delimiter apply to tables"):
             check_input(name, "auto", TableOptions("gb18030"))
 
 
@@ -101,6 +106,8 @@ def test_plain_lines_keep_their_number(tmp_path: Path) -> None:
         ("lines.jsonl.bz2", "auto", r"lines\.jsonl\.bz2 is compressed; unpack it first \(bunzip2\)"),
         ("windows.txt", "auto", r"windows\.txt .*UTF-16"),
         ("half.txt", "text", r"half\.txt .*UTF-16"),
+        ("records.1", "auto", r"records\.1 .* give --input_format json_lines or --input_format"),
+        ("lines.txt", "auto", r"lines\.txt .* give --input_format table or --input_format text"),
         ("late.tsv", "auto", r"late\.tsv: byte 0xff at offset .* is not UTF-8 text"),
     ],
 )
@@ -113,6 +120,8 @@ def test_an_input_that_cannot_be_is_refused_before_work(
     Path("lines.jsonl.bz2").write_bytes(bz2.compress(b'{"text_a": "a"}\n' * 100))
     Path("windows.txt").write_bytes("a\nb\n".encode("utf-16"))
     Path("half.txt").write_bytes("a\nb\n".encode("utf-16-le"))
+    Path("records.1").write_text('\n {"text_a": "a"}\n')
+    Path("lines.txt").write_text("text_a\ttext_b\na\tb\n")
     Path("lines.jsonl.gz").write_bytes(gzip.compress(b'{"text_a": "a"}\n'))
     Path("late.tsv").write_bytes(b"text_a\n" + 40_000 * b"a text\n" + b"\xff\n")
     os.mkfifo("pipe")
@@ -129,11 +138,11 @@ def test_an_input_that_cannot_be_is_refused_before_work(
 def test_half_an_output_is_never_seen(tmp_path: Path) -> None:
     file = tmp_path / "out.jsonl"
     file.write_text("old")
-    with pytest.raises(ValueError, match="not JSON compliant"), write_records(str(file)) as write:
-        write({"score": float("nan")})
+    with pytest.raises(ValueError, match="not JSON compliant"), write_records(str(file)) as answers:
+        answers.write({"score": float("nan")})
     assert file.read_text() == "old" and [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
-    with write_records(str(file)) as write:
-        write({"label": "好"})
+    with write_records(str(file)) as answers:
+        answers.write({"label": "好"})
     assert file.read_text(encoding="utf-8") == '{"label": "好"}\n'
 
 
@@ -157,8 +166,8 @@ def test_an_output_that_cannot_be_is_refused_before_work(tmp_path: Path, monkeyp
     for name in ("new/out.jsonl", "elsewhere"):
         check_output(str(tmp_path / name), str(tmp_path / "nowhere"))
     assert not (tmp_path / "new").exists()
-    with write_records(str(tmp_path / "elsewhere")) as write:
-        write({"label": "good"})
+    with write_records(str(tmp_path / "elsewhere")) as answers:
+        answers.write({"label": "good"})
     assert (tmp_path / "new/folder/out.jsonl").read_text() == '{"label": "good"}\n'
     asked: list[Path] = []
     monkeypatch.setattr("src.inference.record_files.check_writable", asked.append)
@@ -191,7 +200,7 @@ def test_standard_output_that_is_closed_is_a_sentence(monkeypatch: pytest.Monkey
         monkeypatch.setattr(sys, "stdout", stream)
         with (
             pytest.raises(DataError, match="standard output cannot be written: Broken pipe"),
-            write_records("-") as write,
+            write_records("-") as answers,
         ):
-            write({"label": "good"})
+            answers.write({"label": "good"})
         monkeypatch.undo()

@@ -631,6 +631,9 @@ def test_weights_of_pairs_are_not_evaluated_on_single_texts(data: Path) -> None:
         )
 
 
+POLARITY = {"positive_file": "a", "negative_file": "b", "train_file": "", "dev_file": "", "do_eval": False}
+
+
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
@@ -638,6 +641,14 @@ def test_weights_of_pairs_are_not_evaluated_on_single_texts(data: Path) -> None:
         ({"dev_file": "dev.tsv", "eval_data_file_path": "a.mindrecord"}, "dev_file"),
         ({"train_file": "train.tsv", "train_data_file_path": "a.mindrecord"}, "train_file"),
         ({"positive_file": "a", "negative_file": "b", "train_data_file_path": "a.mindrecord"}, "positive_file"),
+        ({**POLARITY, "text_b_column": "b"}, "text_b_column"),
+        ({**POLARITY, "column_names": "text,label"}, "column_names"),
+        ({"train_file": "a.jsonl", "dev_file": "b.jsonl", "column_names": "text,label"}, "column_names"),
+        ({"train_file": "a.parquet", "dev_file": "b.jsonl", "column_names": "text,label"}, "column_names"),
+        ({"train_file": "a.parquet", "dev_file": "b.xlsx", "encoding": "gb18030"}, "encoding"),
+        ({"train_file": "a.parquet", "dev_file": "b.csv", "sheet": "train"}, "sheet"),
+        ({**POLARITY, "sheet": "train"}, "sheet"),
+        ({"train_file": "a.jsonl", "dev_file": "b.xlsx", "delimiter": ";"}, "delimiter"),
     ],
 )
 def test_options_that_do_nothing_are_refused(data: Path, tmp_path: Path, changes: dict, key: str) -> None:
@@ -657,6 +668,18 @@ def test_tables_are_read_in_the_named_encoding(data: Path, tmp_path: Path) -> No
     assert {example.text_a for example in examples.read("train")} == {"很好"}
     with pytest.raises(ConfigError, match="encoding is 'GB-18030-8', allowed is"):
         CustomExamples(config_of(data, tmp_path / "run", encoding="GB-18030-8"))
+
+
+def test_tables_are_read_with_the_named_delimiter(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("sentence, long;label\nfine, really;good\nno, no;bad\n")
+    settings = {"train_file": tmp_path / "train.csv", "text_a_column": "1"}
+    examples = CustomExamples(config_of(data, tmp_path / "run", **settings, delimiter=";"))
+    assert [(example.text_a, example.label) for example in examples.read("train")] == [
+        ("fine, really", "good"),
+        ("no, no", "bad"),
+    ]
+    with pytest.raises(DataError, match="delimiter"):
+        CustomExamples(config_of(data, tmp_path / "run", **settings)).read("train")
 
 
 def test_lower_case_is_as_asked_for_where_nothing_beside_the_weights_says_it(data: Path, tmp_path: Path) -> None:

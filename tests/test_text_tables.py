@@ -1,5 +1,6 @@
 """Tables: every kind of file gives the same rows, with their line numbers, and what is wrong is named by its line."""
 
+import csv
 import gzip
 import logging
 import os
@@ -402,6 +403,33 @@ def test_unknown_encodings_are_refused(encoding):
 )
 def test_what_separates_the_fields_of_a_csv_is_in_its_first_line(tmp_path, text, label):
     assert rows_of(write(tmp_path, "a.csv", text)) == [(2, ["a", label])]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.txt"])
+@pytest.mark.parametrize("delimiter", [";", "|", ",", r"\t", "\t", "§"])
+def test_a_delimiter_may_be_named(tmp_path, name, delimiter):
+    """Also where the first line has commas, or is no header."""
+    separator = "\t" if delimiter == r"\t" else delimiter
+    rows = [["Hello, you; and | all\there", "0,5"], ['a "quote"\nin two lines', "§1"]]
+    for names in ([], ["text", "label"]):
+        with (tmp_path / name).open("w", newline="", encoding="utf-8") as stream:
+            csv.writer(stream, delimiter=separator).writerows([*([] if names else [["text, long", "label"]]), *rows])
+        table = read_table(tmp_path / name, names, options=TableOptions(delimiter=delimiter))
+        assert [fields for _, fields in table.select(table.names)] == rows
+
+
+@pytest.mark.parametrize("delimiter", [";;", "semicolon", '"', "\n", "\r", "\0", r"\t\t", r"\n"])
+def test_what_no_delimiter_is(delimiter):
+    with pytest.raises(ConfigError) as error:
+        TableOptions(delimiter=delimiter)
+    assert error.value.key == "delimiter"
+
+
+@pytest.mark.parametrize(("name", "delimiter"), [("a.csv", ""), ("a.tsv", ""), ("a.csv", ",")])
+def test_the_delimiter_to_give_is_named(tmp_path, name, delimiter):
+    path = write(tmp_path, name, "text, long;label;more\nHello, you, too;1;2\n")
+    with pytest.raises(DataError, match=r"semicolons: give --delimiter ';'"):
+        list(read_table(path, options=TableOptions(delimiter=delimiter)).select(["label"]))
 
 
 def test_other_separators_are_named(tmp_path):

@@ -2,8 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,8 @@ MOST_DIGITS = 15  # of a number that Excel keeps exactly
 Row = dict[str, Any]
 
 
-@contextmanager
-def write_table(path: Path) -> Iterator[Callable[[Row], object]]:
-    """Provide a function that takes a record; the table of all records, which stay in memory, is written at the end.
+def write_table(path: Path, answers: Path) -> None:
+    """Write the records of a file of JSON lines as a table.
 
     The columns are the records' keys, in the order in which they first occur. Nested keys become columns such as
     `probabilities.good`; lists are JSON text. A .tsv file has the escapes of predictions_SPLIT.tsv.
@@ -36,17 +34,12 @@ def write_table(path: Path) -> Iterator[Callable[[Row], object]]:
         DataError: a workbook cannot hold a record.
         OSError: the file cannot be written.
     """
-    rows: list[Row] = []
-    is_workbook = path.suffix.lower() == WORKBOOK
-
-    def write(record: Row) -> None:
-        rows.append(flattened(record))
-        if is_workbook:
-            _check_row(rows[-1], len(rows) + 1, path)
-
-    yield write
+    with answers.open(encoding="utf-8") as lines:
+        rows = [flattened(json.loads(line)) for line in lines]
     names = list(dict.fromkeys(name for row in rows for name in row))
-    if is_workbook:
+    if path.suffix.lower() == WORKBOOK:
+        for line, row in enumerate(rows, 2):
+            _check_row(row, line, path)
         write_atomically(path, lambda temporary: _write_workbook(temporary, names, rows))
     elif path.suffix.lower() == TSV:
         columns = {name: ["" if row.get(name) is None else row[name] for row in rows] for name in names}

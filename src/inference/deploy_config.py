@@ -70,6 +70,7 @@ class PredictConfig(LayersConfig):
     )
     encoding: str = option("utf-8", "encoding of text files; tables only, such as gb18030, utf-16 or latin-1")
     sheet: str = option("", "sheet of workbooks; name, or number from 1; empty: first visible one")
+    delimiter: str = option("", "text between fields; .csv, .tsv, .txt; empty: by ending and first line")
     text_a_column: str = option(
         "", "column of the first text; or key; empty: that of the training data, else text_a or text"
     )
@@ -113,8 +114,8 @@ class PredictConfig(LayersConfig):
 
     def check_required(self) -> None:
         super().check_required()
-        of_files = ("input", "output", "input_format", "encoding", "sheet", "text_a_column", "text_b_column", "part")
-        for key in of_files:
+        of_tables = ("input_format", "encoding", "sheet", "delimiter", "text_a_column", "text_b_column")
+        for key in ("input", "output", *of_tables, "part"):
             if self.serve and getattr(self, key) != type(self).model_fields[key].default:
                 raise ConfigError(f"{key} does not apply to a server: leave out {key}, or serve")
         if self.part and (self.input == "-" or Path(self.output).suffix.lower() in ENDINGS):

@@ -63,7 +63,7 @@ def joined(record: NumberedRecord, answer: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _exit_on_signals() -> Iterator[None]:
-    """Raise SystemExit on SIGTERM and SIGHUP, so that unfinished output files are removed.
+    """Raise SystemExit on SIGTERM and SIGHUP, so that unfinished output files are closed or removed.
 
     MindSpore turns Ctrl-C into SIGTERM while a graph runs. An ignored signal (nohup) stays ignored.
     """
@@ -85,35 +85,44 @@ def _exit_on_signals() -> Iterator[None]:
 
 
 def answer_records(
-    predictor: Answering, records: Iterator[NumberedRecord], output: str, bounds: tuple[int, int | None] = (0, None)
+    predictor: Answering,
+    records: Iterator[NumberedRecord],
+    output: str,
+    bounds: tuple[int, int | None] = (0, None),
+    fingerprint: str = "",
 ) -> int:
     """Write the answers of records to `output` ("-": standard output). Return exit code 1 if none was answered.
 
-    bounds: of bounds_of_part; None: to the end. Answers have the same bytes as in an output of all records.
+    Args:
+        bounds: of bounds_of_part; None: to the end. Answers have the same bytes as in an output of all records.
+        fingerprint: of all that the answers depend on; a run goes on behind the unfinished answers of the same one.
     """
-    total = failed = truncated = 0
+    truncated = 0
     begin, end = bounds
     records = itertools.islice(records, end)
     with (
         _exit_on_signals(),
-        write_records(output) as write,
-        tqdm(unit=" records", disable=not sys.stderr.isatty()) as progress,
+        write_records(output, fingerprint, RECORDS_AT_ONCE) as answers,
+        tqdm(unit=" records", initial=answers.count, disable=not sys.stderr.isatty()) as progress,
     ):
-        for _ in range(begin // RECORDS_AT_ONCE):
+        before = answers.count
+        for _ in range((begin + before) // RECORDS_AT_ONCE):
             skipped = itertools.islice(records, RECORDS_AT_ONCE)
             predictor.skip([record.record for record in skipped if not record.error])
         while batch := list(itertools.islice(records, RECORDS_AT_ONCE)):
             for record, answer in answered(predictor, batch):
-                failed += "error" in answer
                 truncated += answer.get(TRUNCATED, False)
-                write(joined(record, answer))
-            total += len(batch)
+                answers.write(joined(record, answer))
+            answers.stream.flush()
             progress.update(len(batch))
+    total = answers.count
+    failed = answers.failed
     logger.info(f"answered {total - failed:,} of {total:,} records")
     if truncated:
         task_info = predictor.task_info
         limits = ", ".join(f"{key} {getattr(task_info, key)}" for key in LENGTHS if key in task_info.settings())
-        logger.info(f"{truncated:,} of {total:,} records were truncated to the model's limits: {limits}")
+        new = total - before
+        logger.info(f"{truncated:,} of {new:,} records were truncated to the model's limits: {limits}")
     if failed:
         logger.info(f"{failed:,} of {total:,} records could not be answered: see their error key in the output")
     return 1 if total and failed == total else 0

@@ -6,30 +6,35 @@ Files that cannot be read or written raise DataError.
 import codecs
 import contextlib
 import io
-import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, cast
 
 from model_utils.config import check_not_home
 from model_utils.errors import ConfigError, DataError, first_few, shorten
-from model_utils.files import check_writable, open_atomically, open_file
+from model_utils.files import check_writable, open_file, sync_to_disk, write_atomically
 from model_utils.json_files import parse_json
 from model_utils.messages import silence
 from src.inference.answer_tables import ENDINGS, write_table
-from src.text.text_tables import JSON_SUFFIXES, Table, TableOptions, is_arrow, read_table
-from src.utils import check_unpacked
+from src.inference.unfinished_answers import Answers, unfinished_answers
+from src.text.arrow_tables import ARROW_SUFFIXES, is_saved_dataset
+from src.text.text_tables import JSON_SUFFIXES, Table, TableOptions, read_table
+from src.utils import check_unpacked, decode
 
-STANDARD = "-"  # standard input or output
+STANDARD = "-"
 BEGINNING = 4096  # bytes by which a file's format is checked
+_OBJECT = re.compile(rb'\s*\{\s*"[^"\n]*"\s*:')
 DEFAULTS = TableOptions()
 JSON_LINES, TABLE, TEXT = "json_lines", "table", "text"
+_FORMATS = dict.fromkeys(JSON_SUFFIXES, JSON_LINES)
 _OUTPUT_ENDINGS = (*JSON_SUFFIXES, ".txt", "", *ENDINGS)  # JSON lines, or tables
+_FORMATS |= dict.fromkeys((".tsv", ".csv", ".xls", ".xlsx", *ARROW_SUFFIXES), TABLE)
 
 
 @dataclass(frozen=True)
@@ -43,28 +48,42 @@ class NumberedRecord:
 
 def check_input(file: str, input_format: str, options: TableOptions = DEFAULTS) -> None:
     """Raise DataError if `file` cannot be read in this format of read_records; standard input is not read."""
-    file_format = _format_of(file, input_format)
-    if file_format == TABLE:
+    if _format_of(file, input_format) == TABLE:
         for _ in _open_table(file, options).rows:  # to the end: an error there would waste the answers before it
             pass
         return
     if options != DEFAULTS:
-        raise ConfigError(f"encoding and sheet apply to tables, but {file} is read as {file_format}")
+        file_format = _format_of(file, input_format)
+        raise ConfigError(f"encoding, sheet and delimiter apply to tables, but {file} is read as {file_format}")
     if file != STANDARD:
         try:
             with open_file(Path(file)) as stream:
-                _check_beginning(file, stream.read(BEGINNING), file_format)
+                _check_beginning(file, stream.read(BEGINNING), input_format)
         except OSError as error:
             raise DataError(f"{file} cannot be read: {error.strerror}") from error
 
 
-def _check_beginning(file: str, raw: bytes, file_format: str) -> None:
-    """Raise DataError if the first bytes of a file that is no table show that not every line is a record."""
+def _check_beginning(file: str, raw: bytes, input_format: str) -> None:
+    """Raise DataError if the first bytes show that not every line of the file is a record."""
+    file_format = _format_of(file, input_format)
     file = "standard input" if file == STANDARD else file
     check_unpacked(raw, file)
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in raw:
         raise DataError(f"{file} seems to be UTF-16: convert it to UTF-8 (for instance with iconv)")
-    if file_format == JSON_LINES and re.match(rb"\s*\[\s*\{", raw.removeprefix(codecs.BOM_UTF8)):
+    raw = raw.removeprefix(codecs.BOM_UTF8)
+    if b"\r" in raw.strip() and b"\n" not in raw:
+        raise DataError(f"{file} has carriage returns as line ends: convert them with tr '\\r' '\\n'")
+    if input_format == "auto" and Path(file).suffix.lower() == ".txt" and b"\t" in raw.partition(b"\n")[0]:
+        raise DataError(
+            f"{file} may be a table or plain text, because its first line holds a TAB: give --input_format table or "
+            "--input_format text"
+        )
+    if input_format == "auto" and file_format == TEXT and _OBJECT.match(raw):
+        raise DataError(
+            f"{file} seems to hold JSON objects, but its ending means text: give --input_format json_lines or "
+            "--input_format text"
+        )
+    if file_format == JSON_LINES and re.match(rb"\s*\[\s*\{", raw):
         raise DataError(f"{file} holds a JSON list: convert it to one object per line with jq -c '.[]'")
 
 
@@ -83,33 +102,35 @@ def read_records(
     if file_format == TABLE:
         yield from _read_table(file, options)
         return
+    is_checked = False
     for line, raw in _raw_lines(file):
-        if line == 1:  # check_input does not read standard input
-            _check_beginning(file, raw, file_format)
+        if not is_checked and raw.strip():  # check_input does not read standard input
+            is_checked = True
+            _check_beginning(file, raw, input_format)
         try:
-            text = raw.decode().removeprefix("\ufeff" if line == 1 else "")
+            text = decode(raw, Path(file), 0).removeprefix("\ufeff" if line == 1 else "")
             if file_format == JSON_LINES and not text.strip():
                 continue
-            record = parse_json(text) if file_format == JSON_LINES else {text_key: text.rstrip("\r\n")}
-        except UnicodeDecodeError:
+            record = parse_json(text) if file_format == JSON_LINES else text.rstrip("\r\n")
+        except DataError:
             yield NumberedRecord(line, {}, f"line {line} is not UTF-8 text")
         except ValueError as error:
             yield NumberedRecord(line, {}, f"line {line} is not JSON: {error}")
         else:
-            if not isinstance(record, dict):
-                yield NumberedRecord(line, {}, f"line {line} is not a JSON object")
-            else:
+            if file_format == TEXT:
+                yield NumberedRecord(line, {text_key: record})
+            elif isinstance(record, dict):
                 yield NumberedRecord(line, record)
+            else:
+                yield NumberedRecord(line, {}, f"line {line} is not a JSON object")
 
 
 def _format_of(file: str, input_format: str) -> str:
     if input_format != "auto":
         return input_format
-    suffix = Path(file).suffix.lower()
-    if file == STANDARD or suffix in JSON_SUFFIXES:
+    if file == STANDARD:
         return JSON_LINES
-    is_table = suffix in (".tsv", ".csv", ".xls", ".xlsx") or is_arrow(Path(file))
-    return TABLE if is_table else TEXT
+    return TABLE if is_saved_dataset(Path(file)) else _FORMATS.get(Path(file).suffix.lower(), TEXT)
 
 
 def _raw_lines(file: str) -> Iterator[tuple[int, bytes]]:
@@ -126,9 +147,9 @@ def _open_table(file: str, options: TableOptions) -> Table:
     table = read_table(file, options=options)
     if table.hint:
         raise DataError(f"{file} has the column(s) {first_few(list(map(shorten, table.names)))}{table.hint}")
-    named = [name for name in table.names if name]
-    if twice := [name for name in named if named.count(name) > 1]:
-        raise DataError(f"{file} has several columns {shorten(twice[0])}: rename all but one")
+    name, count = max(Counter(filter(None, table.names)).items(), key=itemgetter(1), default=("", 0))
+    if count > 1:
+        raise DataError(f"{file} has {count} columns {shorten(name)}: rename all but one")
     return table
 
 
@@ -166,30 +187,30 @@ def check_output(file: str, source: str) -> None:
 
 
 @contextlib.contextmanager
-def write_records(file: str) -> Iterator[Callable[[dict[str, Any]], object]]:
-    """Provide a function that writes a record: as a line of JSON, or by the file's ending as a row of a table.
+def write_records(file: str, fingerprint: str = "", multiple: int = 1) -> Iterator[Answers]:
+    """Provide Answers, which become lines of JSON or, by the file's ending, a table.
 
-    A file appears under its name at the end.
+    The file appears under its name at the end. Answers that an earlier run with the same fingerprint has left, in a
+    multiple of `multiple`, are taken over (unfinished_answers).
     """
     try:
         if file == STANDARD:
             cast(io.TextIOWrapper, sys.stdout).reconfigure(encoding="utf-8")  # whatever the locale
-            yield partial(_write_line, sys.stdout)
+            yield Answers(sys.stdout)
             sys.stdout.flush()
-            return
-        Path(os.path.realpath(file)).parent.mkdir(parents=True, exist_ok=True)
-        if Path(file).suffix.lower() in ENDINGS:
-            with write_table(Path(file)) as write_row:
-                yield write_row
         else:
-            with open_atomically(Path(file)) as stream:
-                yield partial(_write_line, stream)
+            output = Path(os.path.realpath(file))
+            output.parent.mkdir(parents=True, exist_ok=True)
+            with unfinished_answers(output, fingerprint, multiple) as (unfinished, answers):
+                yield answers
+                answers.stream.flush()
+                if Path(file).suffix.lower() in ENDINGS:
+                    write_table(Path(file), unfinished)
+                else:
+                    sync_to_disk(unfinished)  # before the rename, after which a kill loses it
+                    write_atomically(output, unfinished.replace)
     except OSError as error:
         if file == STANDARD:  # Python would try to flush it again at exit
             silence(sys.stdout)
         target = "standard output" if file == STANDARD else file
         raise DataError(f"{target} cannot be written: {error.strerror}") from error
-
-
-def _write_line(stream: TextIO, record: dict[str, Any]) -> None:
-    stream.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")

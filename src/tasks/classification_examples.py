@@ -15,7 +15,15 @@ from src.tasks.class_labels import drop_labels
 from src.tasks.finetune_config import READY_KEYS, FinetuneConfig, is_tfrecord
 from src.tasks.glue import PUBLISHED_TASKS, read_glue
 from src.tasks.task_info import NO_DEV_SPLIT, TaskInfo, choose_dev_split
-from src.text.text_tables import TableOptions, read_table
+from src.text.text_tables import (
+    DELIMITERS,
+    TEXT_SUFFIXES,
+    WORKBOOK_SUFFIXES,
+    TableOptions,
+    names_its_columns,
+    read_table,
+    suffix_of,
+)
 
 CUSTOM = "custom"
 OWN_FILES = ("task_name", CUSTOM)  # `needs` of options for custom files
@@ -91,6 +99,7 @@ class ClassifierConfig(FinetuneConfig):
     column_names: tuple[str, ...] = option((), "column names of files without a header", needs=OWN_FILES)
     encoding: str = option("utf-8", "encoding of text files; such as gb18030, utf-16 or latin-1", needs=OWN_FILES)
     sheet: str = option("", "sheet of workbooks; name, or number from 1; empty: first visible one", needs=OWN_FILES)
+    delimiter: str = option("", "text between fields; empty: by ending and first line", needs=OWN_FILES)
     label_list: tuple[str, ...] = option((), "labels in order; empty: labels of the examples, sorted", needs=OWN_FILES)
 
     def check_together(self) -> None:
@@ -180,7 +189,7 @@ class CustomExamples:
             config.column_names,
             separator=config.label_separator if config.multi_label else "",
             indicators=config.indicator_columns,
-            options=TableOptions(config.encoding, config.sheet),
+            options=TableOptions(config.encoding, config.sheet, config.delimiter),
         )
         configured_files = {TRAIN: config.train_file, "dev": config.dev_file, "test": config.test_file}
         self.files = find_splits(config.data_dir, configured_files)
@@ -204,6 +213,32 @@ class CustomExamples:
             self.dev_split = choose_dev_split(
                 config.dev_ratio, config.seed, trained_info, file, texts, self._stratified
             )
+        self._refuse_unused()
+
+    def _refuse_unused(self) -> None:
+        """Raise ConfigError if an option for files, columns or the development share is set but has no effect."""
+        config = self.config
+        reads_train_examples = (config.do_train and not config.train_data_file_path) or self.dev_split is not None
+        reads_table = {
+            TRAIN: reads_train_examples and not config.positive_file,
+            "dev": config.do_eval and not config.eval_data_file_path,
+            "test": config.do_predict,
+        }
+        tables = [self.files[split] for split, used in reads_table.items() if used and split in self.files]
+        if config.positive_file and reads_train_examples and not tables:
+            keys = ["text_a_column", "text_b_column", "label_column", "column_names"]
+            config.refuse(keys, "positive_file and negative_file have no columns, and no table is read")
+        if tables and all(map(names_its_columns, tables)):
+            config.refuse(["column_names"], "the files contain their column names")
+        suffixes = {suffix_of(file) for file in tables}
+        if not suffixes & WORKBOOK_SUFFIXES:
+            config.refuse(["sheet"], "no workbook is read")
+        if not suffixes & DELIMITERS.keys():
+            config.refuse(["delimiter"], f"no {', '.join(DELIMITERS)} is read")
+        if not (suffixes & TEXT_SUFFIXES or (reads_train_examples and config.positive_file)):
+            config.refuse(["encoding"], "no text file is read")
+        if not tables:
+            config.refuse(["skip_labels"], "no table is read")
         if config.eval_data_file_path:
             config.refuse(["dev_file"], "eval_data_file_path replaces the examples")
         if config.train_data_file_path and not self.dev_split:

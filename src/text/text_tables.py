@@ -2,7 +2,7 @@
 
 .tsv, .txt      fields separated by tabs; no quoting, a double quote is text as in GLUE's files
 .csv            RFC 4180: fields with commas, quotes or line breaks are in double quotes; where the first line has no
-                comma, semicolons, tabs or vertical bars separate fields
+                comma, semicolons, tabs or vertical bars separate fields; .tsv and .txt, too, if a delimiter is named
 .jsonl, .ndjson, .json  one object per line, or a list of objects; the keys of the first object are the columns
 .xls, .xlsx     one sheet (src/text/workbooks.py)
 .parquet, .arrow, .feather, folders of datasets.save_to_disk  (src/text/arrow_tables.py)
@@ -40,13 +40,17 @@ class TableOptions:
     """How tables are stored, where their files do not say.
 
     Raises:
-        ConfigError: the encoding is unknown.
+        ConfigError: the encoding is unknown, or the delimiter is no character between fields.
     """
 
     encoding: str = "utf-8"
     sheet: str = ""  # name or number (sheet_index of src/text/workbooks.py)
+    delimiter: str = ""  # between fields of .csv, .tsv and .txt, or \\t; empty: by ending and first line
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "delimiter", self.delimiter.replace(r"\t", "\t"))
+        if len(self.delimiter) > 1 or self.delimiter in tuple('"\r\n\0'):
+            raise ConfigError(key="delimiter", value=self.delimiter, expected=r"one character, such as ; or | or \t")
         try:
             "".encode(self.encoding)
         except (LookupError, ValueError):  # a NUL in the name
@@ -146,11 +150,12 @@ def read_table(
     suffix = suffix_of(path)
     if suffix not in SUFFIXES:
         raise DataError(f"{path} is not a supported table; allowed are {', '.join(SUFFIXES)}")
-    rows = _read_json_lines(path, options, list_column) if suffix in JSON_SUFFIXES else _READERS[suffix](path, options)
+    reader = _read_csv if options and options.delimiter and suffix in DELIMITERS else _READERS[suffix]
+    rows = _read_json_lines(path, options, list_column) if suffix in JSON_SUFFIXES else reader(path, options)
     line, first = next(rows, (0, []))
     if not first:
         raise DataError(f"{path} is empty")
-    hint = _delimiter_hint(suffix, first)
+    hint = _delimiter_hint(suffix, first, options)
     is_header = not names or suffix in JSON_SUFFIXES or (header_holds in first and not header_holds.isdecimal())
     if not is_header:
         # The last columns may be missing: rows to predict have no labels.
@@ -176,18 +181,17 @@ def names_its_columns(path: Path) -> bool:
     return suffix_of(path) in JSON_SUFFIXES or is_arrow(path)
 
 
-def _delimiter_hint(suffix: str, first: Row) -> str:
-    """Return the end of an error message if the first line seems to have another separator than its suffix needs."""
-    expected = _DELIMITERS.get(suffix)
-    if expected is None:
+def _delimiter_hint(suffix: str, first: Row, options: TableOptions | None) -> str:
+    """Return the end of an error message if the first line seems to have another separator than it was read with."""
+    if suffix not in DELIMITERS:
         return ""
+    expected = (options.delimiter if options else "") or DELIMITERS[suffix]
     text = "".join(field or "" for field in first)
     likely = max((delimiter for delimiter in _DELIMITER_NAMES if delimiter != expected), key=text.count)
     if text.count(likely) < max(1, len(first) - 1):
         return ""
-    return (
-        f"; its fields seem to be separated by {_DELIMITER_NAMES[likely]}: {suffix} needs {_DELIMITER_NAMES[expected]}"
-    )
+    remedy = f"give --delimiter {shorten(likely)}" if options else f"{suffix} needs {_DELIMITER_NAMES[expected]}"
+    return f"; its fields seem to be separated by {_DELIMITER_NAMES[likely]}: {remedy}"
 
 
 # --- readers by format: all rows, with the header ---
@@ -242,8 +246,8 @@ def _read_csv(path: Path, options: TableOptions | None) -> NumberedRows:
     csv.field_size_limit(LONGEST_FIELD)
     lines = text_lines(path, options)
     header = next(lines, "")
-    delimiter = _csv_delimiter(header)
-    if delimiter != _DELIMITERS[".csv"]:
+    delimiter = (options.delimiter if options else "") or _csv_delimiter(header)
+    if delimiter in _DELIMITER_NAMES.keys() - {DELIMITERS[".csv"]}:
         logger.info(f"{path}: fields are separated by {_DELIMITER_NAMES[delimiter]}")
     reader = csv.reader(itertools.chain([header], lines), delimiter=delimiter, strict=True, skipinitialspace=True)
     line = 1
@@ -258,7 +262,7 @@ def _read_csv(path: Path, options: TableOptions | None) -> NumberedRows:
 
 def _csv_delimiter(header: str) -> str:
     """Return the comma, or what separates the fields of a first line that has none."""
-    comma = _DELIMITERS[".csv"]
+    comma = DELIMITERS[".csv"]
     likely = max(_DELIMITER_NAMES, key=header.count)
     return likely if comma not in header and likely in header else comma
 
@@ -322,7 +326,7 @@ def _workbook_reader(read_rows: Callable[[Path, str | None], NumberedRows]) -> T
 
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
-_DELIMITERS = {".tsv": "\t", ".txt": "\t", ".csv": ","}
+DELIMITERS = {".tsv": "\t", ".txt": "\t", ".csv": ","}
 _DELIMITER_NAMES = {"\t": "TABs", ",": "commas", ";": "semicolons", "|": "vertical bars"}
 _READERS: dict[str, TableReader] = {
     ".tsv": _read_tsv,
