@@ -185,10 +185,11 @@ def _delimiter_hint(suffix: str, first: Row, options: TableOptions | None) -> st
     """Return the end of an error message if the first line seems to have another separator than it was read with."""
     if suffix not in DELIMITERS:
         return ""
-    expected = (options.delimiter if options else "") or DELIMITERS[suffix]
+    given = options.delimiter if options else ""
+    expected = given or DELIMITERS[suffix]
     text = "".join(field or "" for field in first)
     likely = max((delimiter for delimiter in _DELIMITER_NAMES if delimiter != expected), key=text.count)
-    if text.count(likely) < max(1, len(first) - 1):
+    if text.count(likely) < (len(first) if given else max(1, len(first) - 1)):
         return ""
     remedy = f"give --delimiter {shorten(likely)}" if options else f"{suffix} needs {_DELIMITER_NAMES[expected]}"
     return f"; its fields seem to be separated by {_DELIMITER_NAMES[likely]}: {remedy}"
