@@ -32,6 +32,7 @@ UNLABELLED = {"", "-1"}  # values of all indicators in a row without gold labels
 _LIST = re.compile(r"\[.*\]", re.DOTALL)
 _SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "valid", "validation", "val"), "test": ("test",)}
 _SHOWN = 5  # file names listed in a message
+DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 _WHOLE_NUMBER = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0+")
 
 
@@ -312,5 +313,7 @@ def score_of(example: Example) -> float:
         score = math.nan
     if not abs(score) <= MAX_SCORE:  # NaN fails the comparison
         allowed = f"numbers from {-MAX_SCORE:g} to {MAX_SCORE:g}"
+        if DECIMAL_COMMA.fullmatch(example.label or ""):
+            allowed += "; write a decimal point for the comma"
         raise DataError(f"{example.location} has the label {shorten(example.label)}, allowed are {allowed}")
     return score

@@ -48,6 +48,21 @@ def test_columns(tmp_path: Path, line_end: str) -> None:
     assert sentences[0].location(1) == f"{tmp_path / 'train.txt'}: line 4"
 
 
+def test_raw_text_is_not_taken_for_words(tmp_path: Path) -> None:
+    training = write(tmp_path / "train.csv", "review,dish_name\n点了一份毛血旺，很辣,毛血旺\n")
+    text = write(
+        tmp_path / "test.txt", "店里的毛血旺做得非常好吃，下次还会再来的\n上菜太慢了，等了一个多小时也没有人来管\n"
+    )
+    with pytest.raises(DataError, match=r"test\.txt was guessed to be columns .* answer raw text with predict\.py"):
+        read_sentences(text, "auto", NAMES, labelled=False, training=training)
+    assert len(read_sentences(text, "columns", NAMES, labelled=False)[0].words) == 2
+    short = write(tmp_path / "short.txt", "味道很好\n王小明在北京工作\n好吃\n")
+    with pytest.raises(DataError, match=r"half of its words have more than 15 characters, or more than 2 Chinese ones"):
+        read_sentences(short, "auto", NAMES, labelled=False)
+    words = write(tmp_path / "words.txt", "味道\n很\n好\n\n王小明\n在\n北京\n工作\n")
+    assert [len(each.words) for each in read_sentences(words, "auto", NAMES, labelled=False)] == [3, 4]
+
+
 def test_columns_of_names_by_number(tmp_path: Path) -> None:
     table = write(tmp_path / "train.tsv", "text\tname\n点了一份毛血旺\t毛血旺\n")
     (sentence,) = read_sentences(table, "auto", EntityColumns("1", "2", "DRINK"))
@@ -156,10 +171,11 @@ def test_what_is_to_be_predicted_needs_no_tags(tmp_path: Path) -> None:
     assert [(one.words, one.tags) for one in bare] == [(("EU", "rejects"), None), (("Peter",), None)]
     lines = read_sentences(write(tmp_path / "b.txt", "a b\nc\n"), "lines", NAMES, labelled=False)
     assert [(one.words, one.tags) for one in lines] == [(("a", "b"), None), (("c",), None)]
-    file = write(tmp_path / "d.txt", "a b\nc d\n")
-    training = write(tmp_path / "train.bmes", "a b\tO O\n")
-    found = read_sentences(file, "auto", NAMES, labelled=False, training=training)
-    assert [one.words for one in found] == [("a", "b"), ("c", "d")]
+    for name, text in (("d.txt", "a b\nc d\n"), ("e.txt", "a b\nc d e\n")):  # of the first one only training tells
+        file = write(tmp_path / name, text)
+        training = write(tmp_path / "train.bmes", "a b\tO O\n") if name == "d.txt" else None
+        found = read_sentences(file, "auto", NAMES, labelled=False, training=training)
+        assert [one.words for one in found] == [tuple(line.split()) for line in text.splitlines()]
     # A last column that holds something else than tags is no label.
     parts = read_sentences(write(tmp_path / "c.txt", "EU NNP\nrejects VBZ\n"), "columns", NAMES, labelled=False)
     assert [(one.words, one.tags) for one in parts] == [(("EU", "rejects"), None)]

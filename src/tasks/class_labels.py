@@ -1,18 +1,19 @@
 """Labels of training data: which there are, which rows are left out, and which are probably no classes."""
 
+import functools
 import logging
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from model_utils.errors import DataError, shorten
-from src.create_finetune_data import Example, labels_in
+from src.create_finetune_data import DECIMAL_COMMA, Example, labels_in
 
 logger = logging.getLogger(__name__)
 _MAX_NUMERIC_LABELS = 20  # more distinct numbers are probably regression targets
 _SHOWN = 5  # labels listed in a message
-_NUMBER = re.compile(r"[+-]?[0-9]*\.?[0-9]+")
 _RARE = 3  # training rows; a class with fewer can hardly be learnt
 _SEPARATORS = re.compile(r"\s*[,|;/，；、]\s*")
 _MISSING_VALUES = {"nan", "none", "null", "nil", "na", "n/a", "#n/a", "<na>", "nat"}  # as exported tables write them
@@ -38,9 +39,16 @@ def find_labels(examples: Sequence[Example], held_out: int = 0, separator: str =
     more = f" and {len(counts) - 10:,} more" if len(counts) > 10 else ""
     size = f"{len(examples):,} examples, {held_out:,} of them for development"
     logger.info(f"{file}: {size}; {len(counts):,} labels: {common}{more}")
-    if not separator and len(counts) > _MAX_NUMERIC_LABELS and all(map(_NUMBER.fullmatch, counts)):
+    if not separator and len(counts) > _MAX_NUMERIC_LABELS and None not in map(_parse_number, counts):
         logger.warning(f"all {len(counts):,} labels are numbers, but used as classes; for regression set --num_class 1")
     return sorted(counts)
+
+
+def _parse_number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def drop_labels(examples: Sequence[Example], skip_labels: Collection[str], labelled: bool) -> list[Example]:
@@ -67,6 +75,13 @@ def drop_labels(examples: Sequence[Example], skip_labels: Collection[str], label
     return remaining
 
 
+@functools.cache
+def warn_of_unmatched(file: Path, labels: frozenset[str]) -> None:
+    """Log the labels of skip_labels that no row of a file has; once for a file, which may be read several times."""
+    if labels:
+        logger.warning(f"{file}: no row has the label {', '.join(map(shorten, sorted(labels)))} of skip_labels")
+
+
 def label_warnings(counts: Counter[str]) -> list[str]:
     """Return warnings about labels that are probably not classes of their own.
 
@@ -74,8 +89,9 @@ def label_warnings(counts: Counter[str]) -> list[str]:
         counts: training rows by label.
     """
     spellings = defaultdict(list)
-    for label in counts:
-        spellings[" ".join(label.casefold().split())].append(label)
+    numbers = {label: _parse_number(label) for label in counts}
+    for label, number in numbers.items():
+        spellings[" ".join(label.casefold().split()) if number is None else str(number)].append(label)
     parts = {}
     for label in counts:
         texts = _SEPARATORS.split(label.strip("[]{}()"))  # also of a list as pandas writes it
@@ -88,14 +104,22 @@ def label_warnings(counts: Counter[str]) -> list[str]:
     def is_reused(part: str) -> bool:
         return bool(part) and len(positions[part]) > 1
 
+    decimal_commas = [label for label in counts if DECIMAL_COMMA.fullmatch(label)]
+    values = [number for number in numbers.values() if number is not None]
+    marks = set(_MISSING_VALUES)
+    if len(values) == len(counts) and min(values) == -1 and max(values) > 1:  # not -1, 0 and 1
+        marks.add("-1")
     findings = {
         "labels that may mark rows without one; if they do, name them with --skip_labels": [
-            label for label in counts if label.casefold() in _MISSING_VALUES or not any(map(str.isalnum, label))
+            label for label in counts if label.casefold() in marks or not any(map(str.isalnum, label))
         ],
+        "numbers with a decimal comma, each a class of its own; write a decimal point": decimal_commas,
         "labels that look like several labels of one text; each combination is a class of its own": [
-            label for label in counts if len(parts[label]) > 1 and any(map(is_reused, parts[label]))
+            label
+            for label in counts
+            if len(parts[label]) > 1 and any(map(is_reused, parts[label])) and label not in decimal_commas
         ],
-        "labels that differ only in case or white space; each is a class of its own": [
+        "labels that differ only in case, white space or notation; each is a class of its own": [
             label for similar in spellings.values() if len(similar) > 1 for label in similar
         ],
         f"labels with fewer than {_RARE} training rows, which can hardly be learnt": [

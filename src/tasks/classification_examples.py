@@ -11,7 +11,7 @@ from src.create_finetune_data import Example, TextColumns, find_splits, plain_la
 from src.data.feature_cache import TRAIN
 from src.data.feature_files import SUFFIX
 from src.data.features import split_off
-from src.tasks.class_labels import drop_labels
+from src.tasks.class_labels import drop_labels, warn_of_unmatched
 from src.tasks.finetune_config import READY_KEYS, FinetuneConfig, is_tfrecord
 from src.tasks.glue import PUBLISHED_TASKS, read_glue
 from src.tasks.task_info import NO_DEV_SPLIT, TaskInfo, choose_dev_split
@@ -137,9 +137,13 @@ class ClassifierConfig(FinetuneConfig):
         is_nli = self.task_name in NLI_TASKS or (bool(other_labels) and other_labels <= NLI_LABELS)
         return {NO_GOLD_LABEL} if is_nli else set()
 
-    def without_skipped(self, examples: Sequence[Example], labelled: bool) -> list[Example]:
+    def without_skipped(self, examples: Sequence[Example], split: str, labelled: bool) -> list[Example]:
         """Return the examples whose labels are not skipped (see drop_labels)."""
-        return drop_labels(examples, self.skipped({example.label for example in examples}), labelled)
+        labels = {example.label for example in examples}
+        skipped = self.skipped(labels)
+        if self.skip_labels and labelled and (split == TRAIN or not self.do_train):
+            warn_of_unmatched(examples[0].file, frozenset(skipped - labels))
+        return drop_labels(examples, skipped, labelled)
 
     def check_required(self) -> None:
         super().check_required()
@@ -167,7 +171,7 @@ class GlueExamples:
     def read(self, split: str) -> list[Example]:
         """Return the examples of a split."""
         examples = read_glue(self.config.task_name, Path(self.config.data_dir), split)
-        remaining = self.config.without_skipped(examples, split not in self.test_splits)
+        remaining = self.config.without_skipped(examples, split, split not in self.test_splits)
         if len(remaining) < len(examples):
             self.incomplete.add(split)
         return remaining
@@ -276,4 +280,4 @@ class CustomExamples:
         if split not in self.files:
             raise DataError(f"there are no {split} examples: give {split}_file, or put {split}.* into data_dir")
         labelled = split != "test"
-        return config.without_skipped(read_examples(self.files[split], self.columns, labelled), labelled)
+        return config.without_skipped(read_examples(self.files[split], self.columns, labelled), split, labelled)

@@ -16,8 +16,8 @@ from model_utils.errors import DataError, first_few, shorten
 from src.tasks.entities import OUTSIDE, EntitySpan, Scheme, find_scheme, is_tag, misfits, tag_entity, unbegun_words
 from src.tasks.json_sentences import find_json_format, read_spans, read_tokens
 from src.tasks.sentences import Sentence
-from src.tasks.tagged_columns import is_comment, read_columns
-from src.tasks.word_splitting import split_words
+from src.tasks.tagged_columns import DOCUMENT, is_comment, read_columns
+from src.tasks.word_splitting import LONG_IDEOGRAPHS, LONG_WORDS, are_texts, split_words
 from src.text.text_tables import JSON_SUFFIXES, SUFFIXES, read_table, suffix_of, text_lines
 from src.utils import read_lines
 
@@ -111,6 +111,12 @@ def _check_guessed_words(path: Path, sentences: Sequence[Sentence], labels: Sequ
                 f"{path} was guessed to be columns, but the last one holds {shorten(tag)}, which is no tag: give "
                 "--data_format lines if each line is a sentence, or --data_format columns if each is a word"
             )
+    if are_texts([word for sentence in sentences for word in sentence.words]):
+        raise DataError(
+            f"{path} was guessed to be columns with a word in each line, but half of its words have more than "
+            f"{LONG_WORDS} characters, or more than {LONG_IDEOGRAPHS} Chinese ones: answer raw text with "
+            "predict.py, or give --data_format columns"
+        )
 
 
 def _check_tags(sentences: Sequence[Sentence]) -> None:
@@ -142,7 +148,8 @@ def find_format(
 
     In this order: tokens or spans by the first JSON object; names for csv, jsonl, xls and xlsx, and where the first
     line has the columns of a table; lines if some line has several words, a TAB and as many tags, or every line has
-    several words and a TAB, or for files without TABs if the training file has lines; columns.
+    several words and a TAB; the training file's format for files without TABs; lines if the lines differ in their
+    number of words and most end in no tag; columns.
     """
     if data_format != "auto":
         return data_format
@@ -163,7 +170,12 @@ def find_format(
         return "lines"
     if labelled or any("\t" in text for text in read_lines(path)):
         return "columns"
-    return "lines" if training and find_format(training, data_format, columns) == "lines" else "columns"
+    if training:
+        return "lines" if find_format(training, data_format, columns) == "lines" else "columns"
+    texts = (text for text in read_lines(path) if not is_comment(text))
+    rows = [row for text in texts if (row := text.split()) and row[0] != DOCUMENT]
+    ends = [is_tag(row[-1]) for row in rows if len(row) > 1]
+    return "lines" if len(set(map(len, rows))) > 1 and 2 * sum(ends) < len(ends) else "columns"
 
 
 def _are_lines(path: Path) -> bool:

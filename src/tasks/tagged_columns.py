@@ -24,6 +24,7 @@ _BLANKS = re.compile(r"[ \t]+")
 _COUNT = re.compile(r"[0-9]{1,9}")
 _UNCOUNTED = re.compile(r"[0-9]+[-.][0-9]+")
 _NUMBERS = re.compile(r"[\W_]*[0-9][\W_0-9]*")  # no words, if a whole column holds nothing else
+_HEADER_OF_SENTENCES = re.compile("sent(?!i)", re.IGNORECASE)  # not sentiment
 _HEADER_OF_WORDS = {"word", "words", "token", "tokens", "form"}
 _HEADER_OF_TAGS = re.compile(r"(ner|[ux]?pos|chunk|entity|tags?|labels?)([_-](tags?|labels?))?", re.IGNORECASE)
 
@@ -201,9 +202,24 @@ def _find_layout(
             "sentence from 1: give word_column"
         )
     word = word or 0
+    filled = list(filter(None, sentences))
+    if len(filled) == 1:
+        _refuse_numbered_sentences(path, names, filled[0], word)
     if word == tag and (labelled or tag_column):
         raise DataError(f"{found}, of which {word + 1} has both word and tag: give word_column and tag_column")
     return _Layout(word, None if word == tag else tag, is_counted and word != 0)
+
+
+def _refuse_numbered_sentences(path: Path, names: Sequence[str], rows: Sequence[_Row], word: int) -> None:
+    """Raise DataError if a column of a file without blank lines numbers sentences."""
+    for index, cells in enumerate(zip(*(row.cells for row in rows), strict=True)):
+        is_named = bool(names) and _HEADER_OF_SENTENCES.match(names[index])
+        are_numbers = index < word and all(not cell or cell[-1].isdecimal() for cell in cells)
+        if (is_named or are_numbers) and 1 < len(set(cells)) < len(cells):
+            raise DataError(
+                f"{path}: column {index + 1} seems to number sentences ({first_few(list(dict.fromkeys(cells)))}), but "
+                "only blank lines separate them: put one behind every sentence"
+            )
 
 
 def _index(path: Path, first: _Row, column: str, names: Sequence[str]) -> int | None:

@@ -1,11 +1,14 @@
 """Splitting of raw text into words, for training on texts with entities and for prediction."""
 
 import re
-from collections.abc import Iterable
+import statistics
+from collections.abc import Iterable, Sequence
 
+LONG_WORDS, LONG_IDEOGRAPHS = 15, 2  # characters and ideographs; if half of the words have more, they are texts
 _IDEOGRAPH = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _LETTER = rf"(?:(?![{_IDEOGRAPH}])[\w\u0300-\u036f])"
 _CHARACTER = re.compile(r"\S")
+_IDEOGRAPHS = re.compile(f"[{_IDEOGRAPH}]")
 _LETTERS = re.compile(rf"{_LETTER}+")
 # An ideograph; letters and digits, with points, commas and hyphens inside; 's and the like; any other character.
 _WORD = re.compile(rf"[{_IDEOGRAPH}]|{_LETTER}+(?:[-.,]{_LETTER}+)*|['’]{_LETTER}+|[^\w\s]")
@@ -33,3 +36,9 @@ def splits_characters(words: Iterable[str]) -> bool:
             other_words += 1
             long_other_words += len(word) > 1
     return 10 * long_letter_words <= letter_words and 100 * long_other_words <= other_words
+
+
+def are_texts(words: Sequence[str]) -> bool:
+    """Return True if half of the words are longer than words usually are."""
+    ideographs = [len(_IDEOGRAPHS.findall(word)) for word in words]
+    return statistics.median(map(len, words)) > LONG_WORDS or statistics.median(ideographs) > LONG_IDEOGRAPHS

@@ -15,9 +15,14 @@ SUSPICIOUS = {  # labels, and those that a warning names
     "nan": (["a", "b", "nan"], ["nan"]),
     "None": (["a", "b", "None"], ["None"]),
     "NULL": (["a", "b", "NULL"], ["NULL"]),
+    "unlabelled number": (["0", "1", "2", "-1"], ["-1"]),
     "case": (["Positive", "positive", "negative"], ["Positive", "positive"]),
     "inner white space": (["very good", "very  good", "bad"], ["very good", "very  good"]),
+    "leading zero": (["1", "01", "2"], ["1", "01"]),
+    "decimal commas": (["1,0", "2,5", "0,5", "1,5"], ["1,0", "2,5", "0,5", "1,5"]),
+    "decimals": (["1.5", "1.50", "2"], ["1.5", "1.50"]),
     "lists": (["['sport', 'news']", "['sport']", "['art']"], ["['sport', 'news']"]),
+    "full width": (["１", "1", "2"], ["１", "1"]),
 }
 for _separator in (",", ", ", "|", ";", " / ", "、"):
     _joined, _reversed = _separator.join(["sport", "news"]), _separator.join(["news", "sport"])

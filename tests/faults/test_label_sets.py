@@ -107,6 +107,23 @@ def test_rows_without_a_gold_label_are_left_out_of_every_split(
         assert (f"{split}.tsv: {skipped} of {3 * len(labels)} rows" in caplog.text) == bool(skipped)
 
 
+def test_labels_to_skip_that_no_row_has_are_named_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for split, labels in (("train", ["a", "b", "?"]), ("dev", ["a", "b"])):
+        write(folder / f"{split}.tsv", labels)
+    task = task_of(folder, skip_labels="?,x")
+    task.split("train")
+    task.split("dev")
+    [warning] = [record.getMessage() for record in caplog.records if "skip_labels" in record.getMessage()]
+    assert "train.tsv" in warning and "'x'" in warning and "'?'" not in warning
+
+
+def test_scores_with_a_decimal_comma_name_it(folder: Path) -> None:
+    for split in ("train", "dev"):
+        write(folder / f"{split}.tsv", ["1.0", "2,5"])
+    with pytest.raises(DataError, match=r"line 3 has the label '2,5'.*decimal point"):
+        task_of(folder, num_class=1).split("train").features()
+
+
 def test_the_share_for_development_has_no_skipped_rows(folder: Path) -> None:
     write(folder / "train.tsv", [*NLI, "-"] * 10)
     task = task_of(folder, dev_ratio=0.5)

@@ -51,6 +51,22 @@ def test_a_header_names_the_words(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert not caplog.records
 
 
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("sentence_id\twords\tlabels\n7\tEU\tB-ORG\n7\tsays\tO\n8\tHi\tO\n", ""),
+        ("words\tsent\tlabels\nEU\ta\tB-ORG\nsays\ta\tO\nHi\tb\tO\n", ""),
+        ("Sentence #\tWord\tPOS\tTag\nSentence: 1\tEU\tN\tO\n\tsays\tV\tO\n\tso\tR\tO\nSentence: 2\tHi\tX\tO\n", ""),
+        ("1 EU B-ORG\n1 says O\n2 Hi O\n", "2"),
+        ("d1 1 EU B-ORG\nd1 1 says O\nd1 2 Hi O\n", "3"),
+        ("1 EU B-ORG\n2 says O\n1 Hi O\n", "2"),
+    ],
+)
+def test_sentences_that_only_numbers_separate_are_refused(tmp_path: Path, text: str, word: str) -> None:
+    with pytest.raises(DataError, match="number sentences"):
+        read(tmp_path / "a.txt", text, word)
+
+
 @pytest.mark.parametrize("data_format", ["columns", "lines", "auto"])
 def test_carriage_returns_alone_are_refused(tmp_path: Path, data_format: str) -> None:
     file = tmp_path / "a.txt"
