@@ -171,14 +171,15 @@ def _stated_task(described: ConfigSchema, outputs: int, file: Path) -> dict[str,
 def _fit_rows(
     values: dict[str, np.ndarray], tokenizer: FullTokenizer, rows: int, folder: Path
 ) -> dict[str, np.ndarray]:
-    """Return the weights without rows that pad the embedding to a multiple of 8 to 512.
+    """Return the weights without rows that pad the embedding to a multiple of a power of two.
 
     Raises:
         DataError: there are fewer rows than entries, or more than such padding adds.
     """
     size = tokenizer.vocab_size
     spare = rows - size
-    if spare and (rows % SMALLEST_MULTIPLE or not 0 < spare < LARGEST_MULTIPLE):
+    multiple = min(rows & -rows, LARGEST_MULTIPLE)  # largest power of two that divides the rows
+    if spare and (multiple < SMALLEST_MULTIPLE or not 0 < spare < multiple):
         raise DataError(
             f"the tokenizer in {folder} has {size} entries, {len(tokenizer.added_tokens)} of them added tokens, and "
             f"{CONFIG} says {rows} (vocab_size): put the tokenizer's files that belong to the weights there, or resize "
