@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,7 +16,7 @@ from model_utils.files import write_json
 from model_utils.json_files import read_object
 from model_utils.memory import available_memory
 from model_utils.option_values import rules_of
-from model_utils.schema import ANY, Config, option, with_default
+from model_utils.schema import ANY, Config, option, unknown_key, with_default
 
 LENGTH = 65_536  # largest number of tokens of a row
 WIDTH = 65_536  # largest width of a layer
@@ -26,6 +27,7 @@ RUN_KEYS = {"compute_type", "recompute", "backend"}
 OWN_KEYS = RUN_KEYS | {"share_parameters", "embedding_projection", "use_relative_positions", "max_relative_position"}
 # Keys that do not change the output of a trained network.
 TRAINING_KEYS = {"hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob", "initializer_range"}
+MISSPELT = 0.9  # similarity (difflib) from which an unknown key is taken for a misspelt one
 AUTO = "auto"
 REQUIRED_KEYS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 # Keys of published files of which only this value is supported.
@@ -128,7 +130,12 @@ class AlbertConfig(Config):
     @classmethod
     def from_values(cls, values: dict[str, Any], path: str | Path) -> Self:
         """Return the architecture from the content of such a file; `path` is for the errors, as in from_json."""
+        own_keys = sorted(cls.model_fields)
         for key, value in values.items():
+            # Keys of other programs change nothing here; one that is nearly a key of this class is misspelt.
+            is_unknown = key not in own_keys and "model_type" not in values
+            if is_unknown and get_close_matches(key, own_keys, 1, MISSPELT):
+                raise CheckpointError(f"{path}: {unknown_key(key, own_keys)}")
             if FIXED_KEYS.get(key, value) != value:
                 raise CheckpointError(f"{path}: {key} is {shorten(value)}, only {FIXED_KEYS[key]!r} is supported")
         if values.get("model_type", "albert") not in MODEL_TYPES:

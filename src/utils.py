@@ -67,7 +67,8 @@ def _chunks(file: BinaryIO, new_decompressor: Callable[[], Any]) -> Iterator[byt
 # First bytes of a file: the command that unpacks it, and the function that makes its decompressor (None for archives).
 _COMPRESSED_FORMATS: dict[bytes, tuple[str, Callable[[], Any] | None]] = {
     rb"\x1f\x8b": ("gunzip", lambda: zlib.decompressobj(16 + zlib.MAX_WBITS)),  # with gzip's header
-    rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)": ("bunzip2", bz2.BZ2Decompressor),
+    # ... or cut before the 10th byte.
+    rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90|[^\n]{0,5}\Z)": ("bunzip2", bz2.BZ2Decompressor),
     rb"\xfd7zXZ\x00": ("unxz", lzma.LZMADecompressor),
     rb"\(\xb5/\xfd|[\x50-\x5f]\*M\x18": (
         "unzstd",

@@ -182,6 +182,13 @@ def test_embeddings_of_another_size_are_refused(tmp_path: Path, vocabularies: di
         convert("hf", "mindspore", theirs, tmp_path / "ours")
 
 
+def test_more_spare_rows_than_padding_adds_are_refused(tmp_path: Path, vocabularies: dict[str, Path]) -> None:
+    rows = (len(WORDS) + len(ADDED)) // 16 * 16 + 24  # a multiple of 8 alone, which adds at most 7
+    theirs = folder_with_added(tmp_path / "hf", vocabularies["wordpiece"], rows)
+    with pytest.raises(DataError, match=rf"{rows} "):
+        convert("hf", "mindspore", theirs, tmp_path / "ours")
+
+
 # --- kept with the vocabulary ---
 
 

@@ -74,6 +74,7 @@ def test_an_architecture_reads_back_identical_but_for_what_belongs_to_the_run(tm
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
+        ({"hiden_size": 3}, "hiden_size is not a key; did you mean hidden_size?"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key', only 'absolute'"),
         ({"model_type": "roberta"}, "model_type is 'roberta'"),
         ({"ln_type": "preln"}, "ln_type is 'preln', only 'postln'"),

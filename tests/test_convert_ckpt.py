@@ -353,6 +353,27 @@ def change_bias(folder: Path, value: np.ndarray) -> None:
     )
 
 
+def rename(folder: Path, prefix: str, but: str = " ") -> None:
+    """Put a prefix before all names of weights that do not begin with `but`."""
+    tensors = load_file(folder / "model.safetensors")
+    renamed = {name if name.startswith(but) else prefix + name: value for name, value in tensors.items()}
+    save_file(renamed, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("prefix", ["module.", "model.", "_orig_mod.", "module._orig_mod.", "a.albert.model."])
+@pytest.mark.parametrize("bare", [False, True])
+def test_a_prefix_of_all_names_is_left_out(
+    tmp_path: Path, prefix: str, bare: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    values = random_values(SMALL, ("albert.",))
+    theirs = write_hugging_face(tmp_path / "hf", SMALL, values, bare)
+    rename(theirs, prefix)
+    with caplog.at_level("INFO"):
+        ours = convert("hf", "mindspore", theirs, tmp_path / "ours")
+    assert_same_bits(own_weights(ours), values)
+    assert f"'{prefix}'" in caplog.text
+
+
 DAMAGES = {
     "no config": (lambda folder: (folder / "config.json").unlink(), r"config\.json cannot be read"),
     "config no json": (lambda folder: (folder / "config.json").write_text("{"), r"config\.json is damaged or not JSON"),
@@ -360,6 +381,10 @@ DAMAGES = {
     "cut": (cut_weights, r"model\.safetensors is damaged or truncated"),
     "empty": (lambda folder: (folder / "model.safetensors").write_bytes(b""), "damaged or truncated"),
     "missing": (drop_weight, r"missing albert\.encoder\.albert_layer_groups\.0\.albert_layers\.0\.ffn\.bias"),
+    "wrapped": (
+        lambda folder: rename(folder, "module.", "classifier"),
+        r"'module\.albert\..*' is inside another module",
+    ),
     "left over": (add_weight, r"unexpected cls\.extra"),
     "other size": (lambda folder: state(folder, intermediate_size=41), r"\(40, 24\), by the architecture \(41, 24\)"),
     "fewer groups": (

@@ -17,7 +17,7 @@ from model_utils.schema import load_config
 from src import finetune_eval_model as heads
 from src.albert_config import AlbertConfig
 from src.conversion import google_checkpoint
-from src.conversion.weight_names import from_google, google_names
+from src.conversion.weight_names import MAPPING, from_google, google_names
 from src.model_folder import load_tokenizer, read_task_info
 from tests.helpers import google_figures
 from tests.helpers.conversions import (
@@ -79,6 +79,29 @@ def test_googles_weights_arrive(golden: Path, tmp_path: Path, task: str) -> None
     found = {names[name]: value for name, value in own_weights(ours).items()}
     assert_same_bits(found, {name: from_google(name, value) for name, value in variables.items()})
     assert AlbertConfig.from_json(ours / "albert_config.json").hidden_act == "gelu_new"
+
+
+@pytest.mark.parametrize("lacking", [("weight", "bias"), ("bias",), ()])
+def test_embeddings_as_wide_as_the_layers_need_no_mapping(
+    lacking: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """google's transformer_model makes none; the identity, which computes the same, stands for it here."""
+    width = GROUPED.hidden_size
+    config = GROUPED.replace(embedding_size=width)
+    values = random_values(config, PRE_TRAINING)
+    identity = {"weight": np.eye(width, dtype=np.float32), "bias": np.zeros(width, np.float32)}
+    variables = as_google(values, config)
+    for part in lacking:
+        del variables[google_names()[f"{MAPPING}.{part}"]]
+    (tmp_path / "model.ckpt-1.index").touch()
+    (tmp_path / "albert_config.json").write_text(json.dumps(sizes(config)))
+    monkeypatch.setattr(google_checkpoint, "read_variables", lambda prefix: (variables, 0))
+    if lacking == ("bias",):
+        with pytest.raises(CheckpointError, match="missing bert/encoder/embedding_hidden_mapping_in/bias"):
+            convert("tf", "mindspore", tmp_path, tmp_path / "ours")
+        return
+    ours = convert("tf", "mindspore", tmp_path, tmp_path / "ours")
+    assert_same_bits(own_weights(ours), values | {f"{MAPPING}.{part}": identity[part] for part in lacking})
 
 
 @pytest.mark.usefixtures("without_tensorflow")

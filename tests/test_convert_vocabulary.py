@@ -157,6 +157,14 @@ def test_normalizers_that_treat_accents_otherwise_are_refused(
         lower_cases(tmp_path / "tokenizer.json")
 
 
+def test_normalizers_that_leave_chinese_characters_in_words_are_refused(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(models.WordPiece())
+    tokenizer.normalizer = normalizers.Sequence([normalizers.BertNormalizer(handle_chinese_chars=False)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(DataError, match="handle_chinese_chars is False"):
+        lower_cases(tmp_path / "tokenizer.json")
+
+
 @pytest.mark.parametrize("content", ["{", "[]", '{"normalizer": "Lowercase"}', '{"normalizer": [{"a": 1}]}'])
 def test_files_that_are_no_tokenizer(tmp_path: Path, content: str) -> None:
     (tmp_path / "tokenizer.json").write_text(content)

@@ -273,6 +273,10 @@ def test_what_cannot_be_a_file_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe.mindrecord")
     with pytest.raises(DataError, match=r"pipe\.mindrecord"):
         RecordWriter(tmp_path / "pipe.mindrecord", COLUMNS, FACTS)
+    longest = (512 - len(str(tmp_path)) - len("/unfinished-/.mindrecord999.db-journal")) // 2
+    with pytest.raises(DataError, match=r"51\d bytes.* 512"):
+        RecordWriter(tmp_path / f"{'n' * (longest + 1)}.mindrecord", COLUMNS, FACTS)
+    assert open_records(write(tmp_path, [3, 4, 5], name="n" * longest, file_num=2), "test").num_rows == 3
 
 
 @pytest.mark.parametrize("character", mindrecord_file.FORBIDDEN.replace("/", ""))

@@ -18,7 +18,7 @@ from src.model_folder import ModelFolder, calibrate, load_tokenizer
 from src.tasks.fill_mask import encode_masked, fill_masks
 from tests.helpers.answers import assert_close
 from tests.helpers.messages import messages_of
-from tests.helpers.trained_folders import TAGS, TASK_INFOS, make_folder
+from tests.helpers.trained_folders import ARCHITECTURE, TAGS, TASK_INFOS, make_folder
 
 
 def test_order_and_errors_in_their_places(classify: Predictor) -> None:
@@ -132,6 +132,16 @@ def test_texts_may_have_the_names_of_their_columns_in_training(
     ):
         with pytest.raises(ConfigError, match=sentence):
             ModelFolder.load(folder).predictor(embeddings=True, text_columns=columns)
+
+
+def test_a_model_of_one_segment_takes_no_second_text(tmp_path: Path) -> None:
+    """transformers ends with an IndexError; the segment has no embedding."""
+    folder = make_folder(tmp_path / "run", "classification", ARCHITECTURE.replace(type_vocab_size=1))
+    alone, pair = {"text_a": "fine"}, {"text_a": "fine", "text_b": "words"}
+    predictor = ModelFolder.load(folder).predictor()
+    first, refused, last = predictor.predict([alone, pair, alone])
+    assert list(refused) == ["error"] and "type_vocab_size 1" in refused["error"]
+    assert first["label"] == last["label"] and first["probabilities"] == pytest.approx(last["probabilities"], abs=1e-6)
 
 
 def test_a_second_text_is_no_part_of_records_of_a_model_of_single_texts(

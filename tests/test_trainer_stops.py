@@ -211,6 +211,23 @@ def test_a_signal_with_the_last_batch_of_an_evaluation_trains_no_update_more(tmp
     assert log(tmp_path)[-1]["eval_f1"] == 0.5
 
 
+@pytest.mark.parametrize("step", [8, 20])
+def test_an_evaluation_that_a_resumed_run_owes_no_more_leaves_its_line_of_the_log(
+    tmp_path: Path, undisturbed: Path, step: int
+) -> None:
+    def evaluate(before_batch: Callable[[], object]) -> dict[str, float]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        before_batch()
+        raise AssertionError("the signal was to be obeyed")
+
+    config = make_config(tmp_path)
+    with pytest.raises(SystemExit, match="143"):
+        fit(config, evaluation=evaluation(evaluate, step))
+    fit(config)
+    assert without_speed(log(tmp_path)) == without_speed(log(undisturbed))
+    assert json.loads((tmp_path / "train_results.json").read_text())["step"] == 20
+
+
 def test_all_ranks_leave_an_evaluation_together(tmp_path: Path) -> None:
     """Two ranks, threads here; the signal reaches one of them, and the other evaluates no further batch."""
 

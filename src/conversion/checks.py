@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from model_utils.backend import Backend
-from model_utils.errors import CheckpointError, ConfigError
+from model_utils.errors import CheckpointError, ConfigError, shorten
 from src.albert_config import AlbertConfig
 from src.albert_model import AlbertModel
 from src.checkpoints.checkpoint_files import abbreviated
@@ -56,9 +56,11 @@ def match_names(
         f"{len(unexpected)} unexpected: {abbreviated(unexpected)}; {skipped} skipped: optimizer, counters, copies"
     )
     if missing or unexpected:
+        wrapped = next((name for name in unexpected for other in missing if name.endswith(f".{other}")), "")
+        hint = f"; {shorten(wrapped)} is inside another module: save the model's own state_dict" if wrapped else ""
         raise CheckpointError(
             f"{origin} is not the ALBERT that the file with its architecture describes: missing "
-            f"{abbreviated(missing)}; unexpected {abbreviated(unexpected)}"
+            f"{abbreviated(missing)}; unexpected {abbreviated(unexpected)}{hint}"
         )
     return matched
 

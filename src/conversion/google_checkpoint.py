@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -11,7 +12,7 @@ from model_utils.errors import CheckpointError, ConfigError, DataError, shorten
 from src.albert_config import AlbertConfig, find_config_file
 from src.checkpoints.checkpoint_files import Checkpoint
 from src.conversion.checks import check_weights, match_names, resolve_task
-from src.conversion.weight_names import from_google, google_names, is_training_state
+from src.conversion.weight_names import MAPPING, from_google, google_names, is_training_state
 from src.model_folder import ModelFolder
 from src.tokenization import FullTokenizer, open_tokenizer
 
@@ -32,13 +33,24 @@ def read_google(path: Path, task: str = "", labels: tuple[str, ...] = (), do_low
     config = AlbertConfig.from_json(config_file)
     variables, skipped = read_variables(prefix)
     names = google_names(config.num_hidden_groups, config.inner_group_num)
-    matched = match_names(names, variables, skipped, prefix)
-    values = {name: from_google(variable, variables[variable]) for name, variable in matched.items()}
+    implied = _implied_mapping(config, names, variables)
+    matched = match_names({name: names[name] for name in names if name not in implied}, variables, skipped, prefix)
+    values = implied | {name: from_google(variable, variables[variable]) for name, variable in matched.items()}
     check_weights(values, config, prefix)
     several = len(values.get("classifier.bias", ())) > 1
     task_info = resolve_task(values, {"task": "classification"} if several else {}, task, labels, prefix, prefix)
     tokenizer = _find_vocabulary(config_file.parent, config.vocab_size, do_lower_case)
     return ModelFolder(config, tokenizer, task_info, checkpoint=Checkpoint(prefix, values, {}))
+
+
+def _implied_mapping(
+    config: AlbertConfig, names: Mapping[str, str], variables: Collection[str]
+) -> dict[str, np.ndarray]:
+    """Return the identity from embeddings to hidden states if google's code left out a mapping of equal sizes."""
+    size = config.hidden_size
+    identity = {f"{MAPPING}.weight": np.eye(size, dtype=np.float32), f"{MAPPING}.bias": np.zeros(size, np.float32)}
+    is_absent = not any(names[name] in variables for name in identity)
+    return identity if is_absent and config.embedding_size == size else {}
 
 
 def find_prefix(path: Path) -> Path:

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 from safetensors.numpy import save
 
-from model_utils.errors import CheckpointError, ConfigError, DataError, first_few
+from model_utils.errors import CheckpointError, ConfigError, DataError, first_few, shorten
 from model_utils.files import new_folder, write_json
 from model_utils.json_files import Schema, matching, read_json
 from src.albert_config import OWN_KEYS, AlbertConfig
@@ -89,7 +89,7 @@ def read_hugging_face(folder: Path, task: str = "", labels: tuple[str, ...] = ()
     # from_json may read the file as google's, whose gelu is another function.
     config = config.replace(hidden_act=described.hidden_act or config.hidden_act)
     model_type = BERT if config.is_bert else ALBERT
-    weights = read_weights(folder)
+    weights = _without_prefix(read_weights(folder), model_type, folder)
     if WORD_EMBEDDINGS in weights:  # saved by AlbertModel or BertModel
         weights = {f"{model_type}.{name}": value for name, value in weights.items()}
     weight_count = len(weights)
@@ -122,6 +122,16 @@ def _names(config: AlbertConfig) -> dict[str, str]:
         groups = config.num_hidden_layers if config.share_parameters == "none" else config.num_hidden_groups
         names = hugging_face_names(groups, config.inner_group_num)
     return names | {name: name for name in HEAD_NAMES}
+
+
+def _without_prefix(weights: dict[str, np.ndarray], model_type: str, folder: Path) -> dict[str, np.ndarray]:
+    """Return the weights without a prefix of all names: DataParallel's `module.`, torch.compile's `_orig_mod.`."""
+    prefixes = {name.removesuffix(WORD_EMBEDDINGS) for name in weights if name.endswith(WORD_EMBEDDINGS)}
+    prefix = prefixes.pop().removesuffix(f"{model_type}.") if len(prefixes) == 1 else ""
+    if not prefix or not all(name.startswith(prefix) for name in weights):
+        return weights
+    logger.info(f"{folder}: all names of weights begin with {shorten(prefix)}, which is left out")
+    return {name.removeprefix(prefix): value for name, value in weights.items()}
 
 
 def _drop_copies(weights: dict[str, np.ndarray], folder: Path) -> None:
@@ -161,14 +171,15 @@ def _stated_task(described: ConfigSchema, outputs: int, file: Path) -> dict[str,
 def _fit_rows(
     values: dict[str, np.ndarray], tokenizer: FullTokenizer, rows: int, folder: Path
 ) -> dict[str, np.ndarray]:
-    """Return the weights without rows that pad the embedding to a multiple of 8 to 512.
+    """Return the weights without rows that pad the embedding to a multiple of a power of two.
 
     Raises:
         DataError: there are fewer rows than entries, or more than such padding adds.
     """
     size = tokenizer.vocab_size
     spare = rows - size
-    if spare and (rows % SMALLEST_MULTIPLE or not 0 < spare < LARGEST_MULTIPLE):
+    multiple = min(rows & -rows, LARGEST_MULTIPLE)  # largest power of two that divides the rows
+    if spare and (multiple < SMALLEST_MULTIPLE or not 0 < spare < multiple):
         raise DataError(
             f"the tokenizer in {folder} has {size} entries, {len(tokenizer.added_tokens)} of them added tokens, and "
             f"{CONFIG} says {rows} (vocab_size): put the tokenizer's files that belong to the weights there, or resize "

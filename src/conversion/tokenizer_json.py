@@ -53,8 +53,8 @@ def lower_cases(file: Path) -> bool:
     """Return True if the tokenizer in a tokenizer.json lower-cases text.
 
     Raises:
-        DataError: it is damaged, or treats accents otherwise than src.tokenization: WordPiece removes them if it
-            lower-cases, SentencePiece always does.
+        DataError: it is damaged, or treats accents or Chinese characters otherwise than src.tokenization: WordPiece
+            removes accents if it lower-cases, SentencePiece always does.
     """
     try:
         tokenizer = Tokenizer.from_file(str(file))
@@ -66,6 +66,8 @@ def lower_cases(file: Path) -> bool:
         raise DataError(
             f"{file}: its normalizer makes {normalized!r} of 'É'; the tokenization here 'e' or {with_capitals!r}"
         )
+    if tokenizer.normalizer and b'"handle_chinese_chars":false' in tokenizer.normalizer.__getstate__():
+        raise DataError(f"{file}: handle_chinese_chars is False, the tokenization here has True")
     return normalized == "e"
 
 

@@ -22,6 +22,7 @@ from src.data.mindrecord_file import FORBIDDEN, MindRecordFile, too_many
 from src.data.row_reader import checksums_of
 
 logger = logging.getLogger(__name__)
+INDEX_PATH_BYTES = 512  # SQLite's limit of the path to a .db
 INDEX_BYTES = 64  # bytes of each row in the .db, which is written last
 SPARE_BYTES = 16 << 20  # MindSpore crashes when a disk is full; its own check leaves only 10 MB
 
@@ -96,7 +97,7 @@ class RecordWriter(contextlib.AbstractContextManager):
         self._checksums: list[np.ndarray] = []
         self._arrays: dict[str, np.ndarray] = {}
         self._files: list[MindRecordFile] = []
-        self._folder = self.path.with_name(f"unfinished-{self.path.stem}")  # holds the files until all are complete
+        self._folder = unfinished_folder(self.path)
         self._lock: int | None = None
 
     def __enter__(self) -> Self:
@@ -265,6 +266,17 @@ def check_record_path(path: str | Path) -> Path:
     path = Path(path)
     if path.suffix != SUFFIX or (path.exists() and not path.is_file()):
         raise DataError(f"the output file is {str(path)!r}, allowed is DIR/NAME{SUFFIX} that is no folder or device")
+    size = len(os.fsencode(unfinished_folder(path).absolute() / f"{path.name}999.db-journal"))
+    if size > INDEX_PATH_BYTES:
+        raise DataError(
+            f"the output {str(path)!r} is too long: paths of its temporary files have {size} bytes, allowed are "
+            f"{INDEX_PATH_BYTES}"
+        )
     if forbidden := sorted(set(path.name) & set(FORBIDDEN)):
         raise DataError(f"the name of the output {str(path)!r} has {' '.join(forbidden)}, which MindRecord refuses")
     return path
+
+
+def unfinished_folder(path: Path) -> Path:
+    """Return the temporary folder that holds the files of a set until all are complete."""
+    return path.with_name(f"unfinished-{path.stem}")

@@ -20,7 +20,7 @@ from src.tasks.fill_mask import POOLER, EmbeddingsAnswerer, MaskAnswerer
 from src.tasks.question_answering import with_threshold
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
-from src.training.network_outputs import WORKING_MEMORY, OutputTable, rows_not_finite
+from src.training.network_outputs import WORKING_MEMORY, OutputTable, rows_not_finite, rows_where
 
 _RECORDS_AT_ONCE = 1024  # records whose rows and outputs are in memory together
 _OUTPUTS_AT_ONCE = WORKING_MEMORY // 16  # float32 numbers, each held about four times during computation
@@ -146,8 +146,12 @@ class Predictor:
             yield group
 
     def _answer(self, items: list[Any]) -> list[Record]:
-        """Return one answer per item; an item whose outputs are not finite gets an error, the others an answer."""
+        """Return one answer per item; an item that the network cannot answer gets an error, the others an answer."""
         features = self._answerer.features(items)
+        segments = features.values["segment_ids"]
+        unknown = segments.values >= self.architecture.type_vocab_size
+        unknown_segments = rows_where(segments, unknown)
+        segments.values[unknown] = 0  # their answers are replaced below
         outputs = self._run(features)
         not_finite = rows_not_finite(outputs)
         if len(not_finite):
@@ -159,6 +163,8 @@ class Predictor:
             answers[index] = answers[index] | {"truncated": True}
         for index in self._answerer.items_of_rows(features)[not_finite]:
             answers[index] = {"error": "the network's outputs are not finite: its weights may be damaged"}
+        for index in self._answerer.items_of_rows(features)[unknown_segments]:
+            answers[index] = {"error": "the model has type_vocab_size 1: leave out the second text"}
         return answers
 
     def _run(self, features: Features) -> dict[str, Any]:

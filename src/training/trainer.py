@@ -102,13 +102,16 @@ class Trainer:
                 step = self.state.step
                 if step - self.synced_step >= self.updates_per_sync or self.state.evaluating:
                     self.sync_ranks()
-                evaluates = self.state.evaluating or self.evaluation_due(step)
+                evaluates = self.evaluation_due(step)
                 saves = self.over or self.checkpoints.due(step)  # asked once: what is saved must have been read
                 if evaluates or saves or self.stop_signal or self.reading_due(step):
                     self.read()
                 if evaluates:
                     self.evaluate(step)
                     self.sync_ranks()
+                elif self.state.evaluating:  # it was interrupted, and eval_steps has changed since
+                    self.state.evaluating = False
+                    self.record_if_due(step)
                 if saves or self.over or self.stop_signal or self.state.best.step == step:
                     self.save()
                 if self.stop_signal and not self.over:
@@ -129,7 +132,6 @@ class Trainer:
             if "loss_scale_mode" in changes:
                 self.step.restart_scaling()
             self.state.restore(saved)
-            self.state.evaluating &= self.evaluation is not None  # eval_steps may have become 0
             self.checkpoints.tidy(self.state)  # a kill may have come before, or the best one is damaged
             changed = f"; from here {', '.join(changes.values())}" if changes else ""
             logger.info(f"resuming after step {self.state.step} from {contents.path}{changed}")
@@ -235,9 +237,13 @@ class Trainer:
             self.recorder.count(update, seconds)
             self.state.count(values, (*self.metric_names, "grad_norm"))
             self.stop_if_diverged(update.step, values)
-            has_record = self.recorder.due(update.step) or self.closes(update.step)
-            if has_record and not self.evaluation_due(update.step):  # else the evaluation joins the record
-                self.recorder.record(self.state, update.step)
+            if not self.evaluation_due(update.step):  # else the evaluation joins the record
+                self.record_if_due(update.step)
+
+    def record_if_due(self, step: int) -> None:
+        """Write the record of a step without an evaluation, if it has one."""
+        if self.recorder.due(step) or self.closes(step):
+            self.recorder.record(self.state, step)
 
     def stop_if_diverged(self, step: int, values: dict[str, float]) -> None:
         """Raise DivergedError at a skipped update; with loss scaling after max_skipped_steps at the lowest scale."""
