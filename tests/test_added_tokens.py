@@ -112,10 +112,12 @@ def naming_files(source: str, first: int, second: int) -> dict[str, Any]:
         "added_tokens_decoder": {"tokenizer_config": {"added_tokens_decoder": by_id}},
         "tokenizer_json": {"tokenizer": {"added_tokens": tokens}},
         "added_tokens": {"added_tokens": {"[E1]": first, "[E2]": second}},
+        "special_tokens_map": {"special_tokens_map": {"additional_special_tokens": ["[E1]", {"content": "[E2]"}]}},
+        "extra_special_tokens": {"tokenizer_config": {"extra_special_tokens": {"1": "[E1]", "2": "[E2]"}}},
     }[source]
 
 
-SOURCES = ["added_tokens_decoder", "tokenizer_json", "added_tokens"]
+SOURCES = ["added_tokens_decoder", "tokenizer_json", "added_tokens", "special_tokens_map", "extra_special_tokens"]
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -133,8 +135,8 @@ def test_files_that_name_added_tokens(tmp_path: Path, vocabularies: dict[str, Pa
 def test_a_token_that_the_vocabulary_has(tmp_path: Path, vocabularies: dict[str, Path]) -> None:
     vocabulary = tmp_path / "vocab.txt"
     vocabulary.write_text(vocabularies["wordpiece"].read_text() + "[E1]\n")
-    names = {"added_tokens": [{"id": len(WORDS), "content": "[E1]", "special": True}]}
-    theirs = folder_with(tmp_path / "hf", vocabulary, len(WORDS) + 1, tokenizer=names)
+    names = {"additional_special_tokens": ["[E1]"]}
+    theirs = folder_with(tmp_path / "hf", vocabulary, len(WORDS) + 1, special_tokens_map=names)
     tokenizer = load_tokenizer(convert("hf", "mindspore", theirs, tmp_path / "ours"))
     assert tokenizer.tokenize("the [E1]a") == ["the", "[E1]", "a"] and tokenizer.vocab_size == len(WORDS) + 1
 
@@ -179,13 +181,6 @@ def test_embeddings_of_another_size_are_refused(tmp_path: Path, vocabularies: di
     rows += rows % 8 == 0  # spare rows would be allowed
     theirs = folder_with_added(tmp_path / "hf", vocabularies["wordpiece"], rows)
     with pytest.raises(DataError, match=rf"{size} .*{len(ADDED)} .*{rows} "):
-        convert("hf", "mindspore", theirs, tmp_path / "ours")
-
-
-def test_more_spare_rows_than_padding_adds_are_refused(tmp_path: Path, vocabularies: dict[str, Path]) -> None:
-    rows = (len(WORDS) + len(ADDED)) // 16 * 16 + 24  # a multiple of 8 alone, which adds at most 7
-    theirs = folder_with_added(tmp_path / "hf", vocabularies["wordpiece"], rows)
-    with pytest.raises(DataError, match=rf"{rows} "):
         convert("hf", "mindspore", theirs, tmp_path / "ours")
 
 
@@ -337,3 +332,10 @@ def test_an_export_holds_the_added_tokens(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(DataError, match=r"model\.vocab\.txt"):
         load_exported(tmp_path / "out" / "model.mindir")
+
+
+def test_more_spare_rows_than_padding_adds_are_refused(tmp_path: Path, vocabularies: dict[str, Path]) -> None:
+    rows = (len(WORDS) + len(ADDED)) // 16 * 16 + 24  # a multiple of 8 alone, which adds at most 7
+    theirs = folder_with_added(tmp_path / "hf", vocabularies["wordpiece"], rows)
+    with pytest.raises(DataError, match=rf"{rows} "):
+        convert("hf", "mindspore", theirs, tmp_path / "ours")

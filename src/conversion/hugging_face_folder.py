@@ -210,7 +210,7 @@ def _read_vocabulary(folder: Path) -> FullTokenizer | None:
         content, is_sentencepiece = extract_vocabulary(folder / TOKENIZER)
     vocabulary = folder / (SENTENCEPIECE if is_sentencepiece else WORDPIECE)
     tokenizer = open_tokenizer(vocabulary, lower, is_sentencepiece, content)
-    added = find_added_tokens(folder, tokenizer, settings.added_tokens_decoder, is_general)
+    added = find_added_tokens(folder, tokenizer, is_general)
     return tokenizer.with_added_tokens(added) if added else tokenizer
 
 

@@ -1,5 +1,6 @@
-"""Tokens that were added to a Hugging Face tokenizer."""
+"""Tokens that were added to a Hugging Face tokenizer, from all the files that may name them."""
 
+import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,79 +10,121 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[att
 from tokenizers import normalizers
 
 from model_utils.errors import DataError, shorten
-from model_utils.json_files import Schema, parse_json, read_json, read_object, validated
-from src.text.added_tokens import AddedTokens, AddedTokenSchema, AddedTokensSchema
+from model_utils.json_files import Schema, parse_json, read_object, validated
+from src.text.added_tokens import AddedTokens, AddedTokensSchema
 from src.text.sentence_piece import SENTENCEPIECE_SPECIALS
 from src.tokenization import WORDPIECE_SPECIALS, FullTokenizer
 
-TOKENIZER_CONFIG, TOKENIZER, IDS = "tokenizer_config.json", "tokenizer.json", "added_tokens.json"
+TOKENIZER_CONFIG, TOKENIZER = "tokenizer_config.json", "tokenizer.json"
+IDS, SPECIALS_MAP = "added_tokens.json", "special_tokens_map.json"
+LISTS = ("additional_special_tokens", "extra_special_tokens")  # of transformers 4 and 5
 
 
-class TokenizerSchema(Schema):
-    """Parts of tokenizer.json that decide where added tokens are found."""
+class NamedTokenSchema(Schema):
+    """Description of a token in the files; None stands for a value that they do not give."""
 
-    added_tokens: list[dict[str, Any]] = Field(default_factory=list)
-    normalizer: dict[str, Any] | None = None
-    pre_tokenizer: dict[str, Any] | None = None
+    id: int | None = Field(None, ge=0)
+    content: str
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool | None = None
+    special: bool = False
 
 
-def find_added_tokens(
-    folder: Path, tokenizer: FullTokenizer, decoder: Mapping[str, dict[str, Any]], is_general: bool
-) -> AddedTokens | None:
+def find_added_tokens(folder: Path, tokenizer: FullTokenizer, is_general: bool) -> AddedTokens | None:
     """Return the added tokens of a folder, None if there are none.
 
-    The five special tokens are left out, because their names in a text are plain text here; so are user-defined
-    symbols, which the SentencePiece model finds.
+    Special tokens without an id get the next free one, as in transformers. The five special tokens are left out,
+    because their names in a text are plain text here; so are user-defined symbols, which the SentencePiece model finds.
 
     Args:
         tokenizer: tokenizer of the folder's vocabulary, without added tokens.
-        decoder: added_tokens_decoder of tokenizer_config.json, the tokens by id.
         is_general: True if transformers uses tokenizer.json as it is and does not rebuild the tokenizer.
 
     Raises:
         DataError: a file is damaged, or files contradict each other.
     """
-    file = folder / TOKENIZER
-    described = read_json(file, TokenizerSchema) if file.is_file() else TokenizerSchema()
-    token_by_text: dict[str, AddedTokenSchema] = {}
-    for origin, description in _descriptions(folder, decoder, described.added_tokens):
-        token = validated(description, AddedTokenSchema, str(origin))
-        first = token_by_text.setdefault(token.content, token)
-        if token.id != first.id:
-            raise DataError(f"{origin}: {shorten(token.content)} has the id {token.id}, another file {first.id}")
+    files = {name: _read(folder / name) for name in (TOKENIZER_CONFIG, SPECIALS_MAP, IDS, TOKENIZER)}
+    named: dict[str, NamedTokenSchema] = {}
+    for origin, value in _mentions(files, folder):
+        token = validated(value, NamedTokenSchema, str(origin))
+        earlier = named.setdefault(token.content, token)
+        if None not in (token.id, earlier.id) and token.id != earlier.id:
+            raise DataError(f"{origin}: {shorten(token.content)} has the id {token.id}, another file {earlier.id}")
+        named[token.content] = earlier.model_copy(
+            update={
+                "id": token.id if earlier.id is None else earlier.id,
+                "special": earlier.special or (token.special and earlier.normalized is None),
+            }
+        )
     specials = SENTENCEPIECE_SPECIALS if tokenizer.is_sentencepiece else WORDPIECE_SPECIALS
     user_defined = _user_defined(tokenizer)
-    tokens = [
-        token
-        for text, token in token_by_text.items()
-        if text not in specials.values() and (token.special or text not in user_defined)
-    ]
+    taken = {token.id for token in named.values()} | set(tokenizer.inv_vocab)
+    free_ids = (index for index in itertools.count() if index not in taken)
+    tokens = []
+    for token in named.values():
+        is_in_model = not token.special and token.content in user_defined
+        if token.content in specials.values() or is_in_model or not token.content:
+            continue
+        index = tokenizer.vocab.get(token.content) if token.id is None else token.id
+        if index is None:
+            index = next(free_ids)
+        normalized = not token.special if token.normalized is None else token.normalized
+        tokens.append(token.model_dump() | {"id": index, "normalized": normalized})
     if not tokens:
         return None
-    normalized_texts = [token.content for token in tokens if token.normalized]
-    begins_words = not is_general or _begins_words(described.pre_tokenizer or {})
-    if normalized_texts and not begins_words and tokenizer.is_sentencepiece:
+    normalized_tokens = [token["content"] for token in tokens if token["normalized"]]
+    begins_words = not is_general or _begins_words(files[TOKENIZER].get("pre_tokenizer"))
+    if normalized_tokens and not begins_words and tokenizer.is_sentencepiece:
         raise DataError(
-            f"{file}: the added token {shorten(normalized_texts[0])} is normalized, and Metaspace's prepend_scheme is "
-            "not always, so that spaces before it are pieces: add it with normalized=False"
+            f"{folder / TOKENIZER}: the added token {shorten(normalized_tokens[0])} is normalized, and Metaspace's "
+            "prepend_scheme is not always, so that spaces before it are pieces: add it with normalized=False"
         )
-    normalizer = None
-    if normalized_texts:
-        normalizer = described.normalizer if is_general else _rebuilt_normalizer(tokenizer)
-    return AddedTokens(AddedTokensSchema(begins_words=begins_words, normalizer=normalizer, tokens=tokens), folder)
+    described = {
+        "begins_words": begins_words,
+        "normalizer": _normalizer(files[TOKENIZER], tokenizer, is_general) if normalized_tokens else None,
+        "tokens": tokens,
+    }
+    return AddedTokens(validated(described, AddedTokensSchema, str(folder)), folder)
 
 
-def _descriptions(
-    folder: Path, decoder: Mapping[str, dict[str, Any]], added: list[dict[str, Any]]
-) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield file and description of every token in the files; the first one of a token decides its flags."""
+def _read(file: Path) -> dict[str, Any]:
+    return read_object(file) if file.is_file() else {}
+
+
+def _mentions(files: Mapping[str, dict[str, Any]], folder: Path) -> Iterator[tuple[Path, Any]]:
+    """Yield the file and the description of every token in the files; the first one of a token decides its flags."""
+    config = files[TOKENIZER_CONFIG]
+    decoder = config.get("added_tokens_decoder", {})
+    if not isinstance(decoder, dict):
+        raise DataError(f"{folder / TOKENIZER_CONFIG}: added_tokens_decoder is {shorten(decoder)}, needed is an object")
     for index, token in decoder.items():
+        if not index.isdecimal() or not isinstance(token, dict):
+            raise DataError(f"{folder / TOKENIZER_CONFIG}: added_tokens_decoder has {shorten(index)}: {shorten(token)}")
         yield folder / TOKENIZER_CONFIG, {"normalized": not token.get("special"), **token, "id": int(index)}
+    added = files[TOKENIZER].get("added_tokens") or []
+    if not isinstance(added, list):
+        raise DataError(f"{folder / TOKENIZER}: added_tokens is {shorten(added)}, needed is a list")
     for token in added:
         yield folder / TOKENIZER, token
-    if (folder / IDS).is_file():
-        for text, index in read_object(folder / IDS).items():
-            yield folder / IDS, {"content": text, "id": index, "normalized": True}
+    for name in (TOKENIZER_CONFIG, SPECIALS_MAP):
+        for key, value in files[name].items():
+            if key in LISTS:
+                values = value.values() if isinstance(value, dict) else value or []
+                for token in values if not isinstance(values, str) else [values]:
+                    yield folder / name, _special(token)
+            elif key.endswith("_token") and isinstance(value, str | dict):
+                yield folder / name, _special(value)
+    for content, index in files[IDS].items():
+        yield folder / IDS, {"content": content, "id": index}
+
+
+def _special(token: Any) -> Any:
+    """Return the description of a special token, which may be its text alone."""
+    if isinstance(token, str):
+        return {"content": token, "special": True}
+    return token | {"special": True} if isinstance(token, dict) else token
 
 
 def _user_defined(tokenizer: FullTokenizer) -> set[str]:
@@ -93,15 +136,23 @@ def _user_defined(tokenizer: FullTokenizer) -> set[str]:
     return {symbol for symbol in symbols if tokenizer.preprocess(symbol) == symbol}
 
 
-def _begins_words(pre_tokenizer: dict[str, Any]) -> bool:
+def _begins_words(pre_tokenizer: Any) -> bool:
     """Return True if a tokenizer.json begins a word behind every added token, by the scheme of its Metaspace."""
-    steps = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
-    schemes = [step.get("prepend_scheme", "always") for step in steps if step.get("type") == "Metaspace"]
-    return all(scheme == "always" for scheme in schemes)
+    steps = [pre_tokenizer]
+    while steps:
+        step = steps.pop()
+        if isinstance(step, dict):
+            if step.get("type") == "Metaspace":
+                return step.get("prepend_scheme", "always") == "always"
+            inner = step.get("pretokenizers")
+            steps += inner if isinstance(inner, list) else []
+    return True
 
 
-def _rebuilt_normalizer(tokenizer: FullTokenizer) -> dict[str, Any]:
-    """Return the normalizer, in the form of tokenizer.json, that transformers gives a tokenizer which it rebuilds."""
+def _normalizer(content: dict[str, Any], tokenizer: FullTokenizer, is_general: bool) -> dict[str, Any] | None:
+    """Return the normalizer, in the form of tokenizer.json, of the text in which normalized tokens are searched."""
+    if is_general:
+        return content.get("normalizer")
     if not tokenizer.is_sentencepiece:
         return parse_json(normalizers.BertNormalizer(lowercase=tokenizer.do_lower_case).__getstate__())
     steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
