@@ -159,6 +159,10 @@ def test_columns_of_words_and_tags_are_those_of_all_files(tmp_path: Path) -> Non
         assert [(one.words, one.tags) for one in task.read("test")] == [(("Oslo",), tags)]
     with pytest.raises(ConfigError, match="word_column and tag_column are both 2"):
         ner_task(**settings | {"tag_column": 2})
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"{split}.txt").write_text("Bonn is\tB-LOC O\n")
+    with pytest.raises(ConfigError, match="word_column is 2, which has no effect"):
+        ner_task(**settings)
 
 
 def test_parts_of_speech(tmp_path: Path) -> None:
@@ -196,6 +200,12 @@ def test_one_tag_alone_is_no_choice(tmp_path: Path, text: str, named: str) -> No
         ner_task(train_file=tmp_path / "train.txt", do_eval=False)
 
 
+def test_a_column_of_other_words_is_no_column_of_tags(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("".join(f"Word{index} lemma{index}\n" for index in range(40)))
+    with pytest.raises(DataError, match=r"train\.txt has 40 tags in 40 words.*tag_column"):
+        ner_task(train_file=tmp_path / "train.txt", do_eval=False)
+
+
 @pytest.mark.parametrize("label", ["", "BRAND NAME", " DISH"])
 def test_labels_are_words(label: str) -> None:
     """Columns of tags are separated by spaces."""
@@ -223,7 +233,10 @@ def test_options_that_do_nothing_are_refused(tmp_path: Path) -> None:
     def task(**settings: Any) -> NerTask:
         return NerTask(load_config(NerConfig, arguments({}, {"data_dir": tmp_path} | settings)), None)
 
-    with pytest.raises(ConfigError, match=r"dev_ratio is 0.3, .*: no share .*; leave .* at 0.1"):
+    for option, value in (("name_label", "PER"), ("name_column", "place"), ("text_column", "story")):
+        with pytest.raises(ConfigError, match=f"{option} is {value}, which .*: no file that is read is a table"):
+            task(**{option: value})
+    with pytest.raises(ConfigError, match=r"dev_ratio is 0.3, .*: no share .*; leave .* 0.1"):
         task(dev_ratio=0.3)
     (tmp_path / "dev.csv").write_text("review,dish_name\na fine soup,soup\n")
     with pytest.raises(ConfigError, match=r"name_label is DISH, .* entities in 2"):

@@ -13,7 +13,7 @@ import run_squad_v1
 import run_squad_v2
 from model_utils.schema import load_config
 from src.create_squad_data import SquadAnswer, SquadQuestion, SquadSplit, read_squad
-from src.tasks.question_answering import SQUAD_V2, SquadConfig, SquadTask, SquadV2Config, SquadV2Task
+from src.tasks.question_answering import SQUAD_V2, SquadConfig, SquadTask, SquadV2Config, SquadV2Task, label_warnings
 from src.tasks.spec import EvaluationResult, PreparedSplit
 from src.tasks.squad_metrics import score_answers, score_answers_v2
 from src.text.text_tables import read_table
@@ -251,3 +251,12 @@ def test_a_stored_threshold_is_used_and_only_development_questions_make_one(tmp_
 def test_figures_need_the_answers_of_all_questions() -> None:
     result = evaluate("test", {"null_threshold": 0.65}, four_questions(told=False))
     assert result.metrics == {}
+
+
+@pytest.mark.parametrize(("labelled", "warned"), [(0, False), (1, True), (2, True), (3, False)])
+def test_questions_without_a_gold_answer_beside_others_are_counted(labelled: int, warned: bool) -> None:
+    questions = [SquadQuestion(f"q{row}", "a ?", "a b", (SquadAnswer("a", 0),)) for row in range(labelled)]
+    questions += [SquadQuestion(f"q{row}", "a ?", "a b") for row in range(labelled, 3)]
+    warnings = label_warnings(questions)
+    assert len(warnings) == warned
+    assert all(f"{3 - labelled} of 3" in warning for warning in warnings)

@@ -120,6 +120,9 @@ class ClassifierConfig(FinetuneConfig):
                 raise ConfigError("label_separator is blank: name the text between two labels")
             if self.indicator_columns:
                 self.refuse(["label_column", "label_list"], "indicator_columns names the labels")
+            for name in self.indicator_columns:
+                if self.label_separator in name:
+                    raise ConfigError(f"indicator_columns has {name}, which holds the label_separator: set another one")
         if bool(self.positive_file) != bool(self.negative_file) or (self.positive_file and self.train_file):
             raise ConfigError("positive_file and negative_file belong together and replace train_file")
         if self.test_file and not self.do_predict:

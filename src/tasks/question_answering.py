@@ -135,7 +135,7 @@ class SquadTask(Task):
             metrics = score_answers(questions, answer_texts(questions, predictions), config.language)
         report = partial(self._report, questions, predictions)
         write = partial(_write, prepared.split, predictions, None)
-        return EvaluationResult(metrics, write, report=report)
+        return EvaluationResult(metrics, write, label_warnings(questions), report=report)
 
     def _report(
         self, questions: Sequence[SquadQuestion], predictions: Sequence[Prediction], threshold: float | None = None
@@ -199,7 +199,8 @@ class SquadV2Task(SquadTask):
         metrics = {}
         if best:
             metrics = score_answers_v2(questions, written, language=config.language) | best | {THRESHOLD: threshold}
-        warnings = [f"answers are empty where no_answer_probability is above {threshold:g}, {origin}"]
+        warnings = [*label_warnings(questions)]
+        warnings.append(f"answers are empty where no_answer_probability is above {threshold:g}, {origin}")
         if not any(written.values()):
             warnings.append("no question is answered")
         write = partial(_write, prepared.split, predictions, threshold)
@@ -233,6 +234,14 @@ def _marked_passage(question: SquadQuestion, answer: ScoredSpan) -> MarkedText:
 def are_labelled(questions: Sequence[SquadQuestion]) -> bool:
     """Return True if every question has answers or is marked as impossible."""
     return all(question.answers or question.is_impossible for question in questions)
+
+
+def label_warnings(questions: Sequence[SquadQuestion]) -> tuple[str, ...]:
+    """Return a warning if only some questions have gold answers, so that there are no metrics."""
+    unlabelled = sum(not (question.answers or question.is_impossible) for question in questions)
+    if unlabelled in (0, len(questions)):
+        return ()
+    return (f"there are no metrics: {unlabelled:,} of {len(questions):,} questions have no gold answer",)
 
 
 class SpanInfo(TaskInfo):

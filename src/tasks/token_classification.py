@@ -3,7 +3,7 @@
 import itertools
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +24,7 @@ from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, R
 from src.tasks.entities import (
     OUTSIDE,
     EntitySpan,
+    Scheme,
     all_tags,
     entity_metrics,
     entity_scores,
@@ -46,6 +47,8 @@ from src.tokenization import FullTokenizer
 
 logger = logging.getLogger(__name__)
 NAME_COLUMN, NAME_LABEL = "dish_name", "DISH"
+MAX_SPARSE = 30  # labels without a scheme up to which words per label are not checked
+WORDS_PER_LABEL = 5  # with more labels and fewer words per label, the column probably holds words or lemmas
 
 
 class NerConfig(FinetuneConfig):
@@ -92,11 +95,6 @@ class NerConfig(FinetuneConfig):
             for label in labels:
                 if len(label.split()) != 1 or label != label.strip():  # prediction files separate columns by spaces
                     raise ConfigError(f"{key} has the label {label!r}, allowed is a word without spaces")
-        if self.name_label == NAME_LABEL and self.name_column != NAME_COLUMN:
-            raise ConfigError(
-                f"name_label is {NAME_LABEL}, the label for {NAME_COLUMN}: give the label of the entities in "
-                f"{self.name_column}"
-            )
 
 
 class NerTask(Task):
@@ -145,6 +143,14 @@ class NerTask(Task):
             )
 
         self._read_file = read_file
+        _check_keys(
+            config,
+            {
+                find_format(self.files[split], config.data_format, columns, split != "test", training_file)
+                for split, used in is_read.items()
+                if used and split in self.files
+            },
+        )
         self.dev_split = None
         if splits_train_file:
             texts = (sentence.words for sentence in self.read(TRAIN))
@@ -185,7 +191,13 @@ class NerTask(Task):
             raise DataError(f"{file} has no entities: all its words have the tag {OUTSIDE}")
         if len(labels) < 2:
             raise DataError(f"{file}: all words have the tag {shorten(labels[0])}; give another tag_column")
-        logger.info(f"{file.name}: {len(labels):,} tags ({find_scheme(labels).value}): {first_few(labels, 10)}")
+        scheme = find_scheme(labels)
+        if scheme is Scheme.WORDS and len(labels) > MAX_SPARSE and len(labels) * WORDS_PER_LABEL > len(tags):
+            raise DataError(
+                f"{file} has {len(labels):,} tags in {len(tags):,} words, such as {first_few(labels)}: give the "
+                "tag_column, or a label_list"
+            )
+        logger.info(f"{file.name}: {len(labels):,} tags ({scheme.value}): {first_few(labels, 10)}")
         return labels
 
     def read(self, split: str) -> list[Sentence]:
@@ -250,6 +262,21 @@ def _write(split: Split, predicted: list[list[str]], confidences: list[np.ndarra
     table["prediction"] = list(itertools.chain.from_iterable(predicted))
     table["probability"] = np.concatenate(confidences)
     write_prediction_table(folder, split.name, table)
+
+
+def _check_keys(config: NerConfig, formats: Set[str]) -> None:
+    """Raise ConfigError for keys of formats that no file has; formats: of the files that are read."""
+    if not {"columns", "tokens"} & formats:
+        config.refuse(["word_column", "tag_column"], "no file that is read has columns or lists of words and tags")
+    if not {"names", "spans"} & formats:
+        config.refuse(["text_column"], "no file that is read is a table of texts or has texts with spans")
+    if "names" not in formats:
+        config.refuse(["name_column", "name_label"], "no file that is read is a table of texts and names")
+    elif config.name_label == NAME_LABEL and config.name_column != NAME_COLUMN:
+        raise ConfigError(
+            f"name_label is {NAME_LABEL}, the label for {NAME_COLUMN}: give the label of the entities in "
+            f"{config.name_column}"
+        )
 
 
 def _report(
