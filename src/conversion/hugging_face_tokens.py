@@ -15,6 +15,8 @@ from src.text.sentence_piece import SENTENCEPIECE_SPECIALS
 from src.tokenization import WORDPIECE_SPECIALS, FullTokenizer
 
 TOKENIZER_CONFIG, TOKENIZER, IDS = "tokenizer_config.json", "tokenizer.json", "added_tokens.json"
+SPECIALS_MAP = "special_tokens_map.json"
+LISTS = ("additional_special_tokens", "extra_special_tokens")  # of transformers 4 and 5
 
 
 class TokenizerSchema(Schema):
@@ -50,6 +52,12 @@ def find_added_tokens(
         if token.id != first.id:
             raise DataError(f"{origin}: {shorten(token.content)} has the id {token.id}, another file {first.id}")
     specials = SENTENCEPIECE_SPECIALS if tokenizer.is_sentencepiece else WORDPIECE_SPECIALS
+    for origin, text in _special_texts(folder):
+        if text not in token_by_text and text not in specials.values():
+            raise DataError(
+                f"{origin}: the special token {shorten(text)} has no id in {TOKENIZER_CONFIG}, {TOKENIZER} or {IDS}: "
+                "save the tokenizer with a newer version of transformers"
+            )
     user_defined = _user_defined(tokenizer)
     tokens = [
         token
@@ -82,6 +90,17 @@ def _descriptions(
     if (folder / IDS).is_file():
         for text, index in read_object(folder / IDS).items():
             yield folder / IDS, {"content": text, "id": index, "normalized": True}
+
+
+def _special_texts(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Yield file and text of every additional special token that the files list."""
+    for file in (folder / TOKENIZER_CONFIG, folder / SPECIALS_MAP):
+        content = read_object(file) if file.is_file() else {}
+        for key in LISTS:
+            listed = content.get(key) or []
+            tokens = list(listed.values()) if isinstance(listed, dict) else listed
+            for token in tokens if isinstance(tokens, list) else [tokens]:
+                yield file, str(token.get("content") if isinstance(token, dict) else token)
 
 
 def _user_defined(tokenizer: FullTokenizer) -> set[str]:
