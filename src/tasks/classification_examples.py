@@ -127,6 +127,12 @@ class ClassifierConfig(FinetuneConfig):
             raise ConfigError("positive_file and negative_file belong together and replace train_file")
         if self.test_file and not self.do_predict:
             raise ConfigError(f"test_file is {self.test_file}, which has no effect while do_predict is false")
+        published = PUBLISHED_TASKS.get(self.task_name)
+        if published and not published.dev_splits and (self.do_train or self.do_eval):
+            raise ConfigError(
+                f"task_name {self.task_name} has test examples only: set do_train and do_eval to false, and "
+                "load_finetune_checkpoint_path to a model of mnli"
+            )
 
     def skipped(self, labels: Collection[str | None]) -> set[str]:
         """Return the labels whose rows are left out.
