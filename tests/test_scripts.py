@@ -32,7 +32,7 @@ def project(tmp_path: Path) -> Path:
     for name in ("requirements.txt", "requirements-test.txt"):
         (folder / name).write_text("")
     for task in TASKS:
-        (folder / f"run_{task}.py").touch()
+        (folder / f"run_{task}.py").write_text('"""Run the task."""\n')
     require(folder)
     return folder
 
@@ -560,7 +560,7 @@ def test_a_process_that_dies_is_interrupted_or_finds_no_such_test_counts_as_a_fa
 @pytest.mark.parametrize(
     ("line", "finding"),
     [
-        ("import os  # noqa: E402", "F401"),  # ruff check
+        ("import uuid  # noqa: E402", "F401"),  # ruff check
         ("x = {'a':1}", "Would reformat: model_utils/messages.py"),
         ('NUMBER: int = "no number"', "[assignment]"),  # mypy
         ("from model_utils import errors  # noqa: E402, F401", "model_utils.messages -> model_utils.errors"),
