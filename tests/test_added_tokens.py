@@ -132,24 +132,6 @@ def test_files_that_name_added_tokens(tmp_path: Path, vocabularies: dict[str, Pa
     check_offsets(ours, "[E1]the [E2][E2] new")
 
 
-@pytest.mark.parametrize(
-    "files",
-    [
-        {"special_tokens_map": {"additional_special_tokens": ["[E1]"]}},
-        {"special_tokens_map": {"additional_special_tokens": [{"content": "[E1]"}]}},
-        {"tokenizer_config": {"extra_special_tokens": {"1": "[E1]"}}},
-    ],
-)
-def test_a_special_token_without_an_id_is_refused(
-    tmp_path: Path, vocabularies: dict[str, Path], files: dict[str, Any]
-) -> None:
-    vocabulary = tmp_path / "vocab.txt"
-    vocabulary.write_text(vocabularies["wordpiece"].read_text() + "[E1]\n")
-    theirs = folder_with(tmp_path / "hf", vocabulary, len(WORDS) + 1, **files)
-    with pytest.raises(DataError, match=rf"{next(iter(files))}\.json: the special token '\[E1\]' has no id"):
-        convert("hf", "mindspore", theirs, tmp_path / "ours")
-
-
 def test_a_token_that_the_vocabulary_has(tmp_path: Path, vocabularies: dict[str, Path]) -> None:
     vocabulary = tmp_path / "vocab.txt"
     vocabulary.write_text(vocabularies["wordpiece"].read_text() + "[E1]\n")

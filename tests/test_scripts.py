@@ -561,7 +561,7 @@ def test_a_process_that_dies_is_interrupted_or_finds_no_such_test_counts_as_a_fa
     ("line", "finding"),
     [
         ("import uuid  # noqa: E402", "F401"),  # ruff check
-        ("x = {'a':1}", "Would reformat: model_utils/messages.py"),
+        ("x = {'a':1}", "model_utils/messages.py:67"),
         ('NUMBER: int = "no number"', "[assignment]"),  # mypy
         ("from model_utils import errors  # noqa: E402, F401", "model_utils.messages -> model_utils.errors"),
     ],

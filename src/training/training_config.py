@@ -177,7 +177,8 @@ class TrainingConfig(ArchitectureConfig):
             value = getattr(self, key)
             default = type(self).model_fields[key].default
             if value != default:
-                raise ConfigError(f"{key} is {show(value)}, which has no effect: {reason}; leave it at {show(default)}")
+                found = f"{key} is {show(value)}, which has no effect"
+                raise ConfigError(f"{found}: {reason}; leave {key} at {show(default)}")
 
     def optimizer_settings(self) -> dict[str, Any]:
         """Return the chosen optimizer's `name` and settings, with warmup_ratio; Adam's weight_decay is 0."""
