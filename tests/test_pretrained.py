@@ -28,14 +28,15 @@ PAIRS = [
 ]
 
 
-def test_the_folder_is_small_and_complete() -> None:
-    (weights,) = FOLDER.glob("albert-*.ckpt")
+@pytest.mark.parametrize("folder", sorted(FOLDER.parent.iterdir()), ids=lambda folder: folder.name)
+def test_the_folders_are_small_and_complete(folder: Path) -> None:
+    (weights,) = folder.glob("albert-*.ckpt")
     assert weights.stat().st_size < LARGEST
-    model = ModelFolder.load(FOLDER)
+    model = ModelFolder.load(folder)
     assert {value.dtype.name for value in model.weights.values()} == {"float16"}
     assert model.tokenizer is not None and model.token_counts is not None
     sizes = [value.size for value in model.weights.values()]
-    assert f"{sum(sizes) / 1e6:.1f} million weights" in (FOLDER / "README.md").read_text("utf-8")
+    assert f"{sum(sizes) / 1e6:.1f} million weights" in (folder / "README.md").read_text("utf-8")
 
 
 def test_sentences_that_mean_the_same_are_nearest() -> None:
