@@ -385,7 +385,7 @@ def rows_by_checksum(path: Path) -> dict[int, bytes]:
     """Return the rows of a set, known by their checksums, in no order."""
     records = open_records(path, "pretrain")
     rows = {}
-    for checksum, row in zip(records.checksums, read_rows(path), strict=True):
+    for checksum, row in zip(records.array("checksums"), read_rows(path), strict=True):
         rows[int(checksum)] = b"".join(row[name].tobytes() for name in sorted(row))
     return rows
 

@@ -164,17 +164,18 @@ from src.inference import file_answers
 from src.inference.predictor import Predictor
 
 file_answers.RECORDS_AT_ONCE = 16
-predict_records = Predictor.predict
 calls = 0
 
-def predict_until_killed(self, records, skip=False):
-    global calls
-    calls += 1
-    if calls == {calls}:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return predict_records(self, records, skip)
+def until_killed(method):
+    def call(self, records):
+        global calls
+        calls += 1
+        if calls == {calls}:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return method(self, records)
+    return call
 
-Predictor.predict = predict_until_killed
+Predictor.predict, Predictor.skip = map(until_killed, (Predictor.predict, Predictor.skip))
 run_main(predict.main, predict.PredictConfig, messages="stderr")
 """
 
@@ -205,9 +206,9 @@ def test_a_killed_prediction_goes_on_behind_its_answers(
     answered: list[int] = []
     predict_records = Predictor.predict
 
-    def counted(self: Predictor, records: list[Any], skip: bool = False) -> list[Any]:
-        answered.extend([] if skip else [len(records)])
-        return predict_records(self, records, skip)
+    def counted(self: Predictor, records: list[Any]) -> list[Any]:
+        answered.append(len(records))
+        return predict_records(self, records)
 
     monkeypatch.setattr("src.inference.file_answers.RECORDS_AT_ONCE", 16)
     monkeypatch.setattr(Predictor, "predict", counted)
