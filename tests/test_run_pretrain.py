@@ -280,7 +280,7 @@ def test_only_the_network_that_was_trained_is_evaluated(
     capsys.readouterr()
     run_evaluation(data, finished, **changes, **{"albert_cfg.hidden_dropout_prob": 0.3})
     said = capsys.readouterr().out
-    assert "hidden_size 32 instead of" in said and "hidden_dropout_prob 0.3" not in said
+    assert "overrides the preset albert_mini: embedding_size, hidden_size" in said and "0.3" not in said
 
 
 def test_evaluation_is_that_of_training(finished: Path, evaluated: dict[str, Any]) -> None:
