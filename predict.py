@@ -51,7 +51,8 @@ def main(config: PredictConfig) -> int:
     read = partial(read_records, config.input, config.input_format, text_key, options)
     bounds = bounds_of_part(read(), *parse_part(config.part)) if config.part else (0, None)
     settings = (config, predictor.task_info, predictor.architecture, predictor.tokenizer.sha256)
-    fingerprint = fingerprint_of((config.input, config.search, str(predictor.file)), *settings)
+    files = (config.input, config.search, str(predictor.file))
+    fingerprint = "" if config.output == "-" else fingerprint_of(files, *settings)
     answering: Answering = predictor
     if config.search:
         collection = read_records(config.search, "auto", text_key, options)

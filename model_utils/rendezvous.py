@@ -1,7 +1,7 @@
 """Meeting place of a job's ranks: one process serves it over TCP, with Python's standard library alone.
 
 The launcher of the first machine (scripts/launch.py) serves; ranks exchange values through it (src/training/ranks.py),
-and every launcher reports once a second which of its ranks have ended. A machine whose reports cease counts as lost.
+and every launcher reports every 0.1 s which of its ranks have ended. A machine whose reports cease counts as lost.
 """
 
 import os

@@ -223,19 +223,22 @@ def _read_names(path: Path, columns: EntityColumns, labelled: bool) -> list[Sent
     # Without any name, an unlabelled file has no gold tags.
     has_tags = labelled or any(names for _, names in line_and_names.values())
     sentences = []
-    untagged: list[str] = []
+    not_found: list[str] = []
+    within_others: list[str] = []
     for text, (line, names) in line_and_names.items():
         words = tuple(text[start:end] for start, end in split_words(text))
         tags, missing, covered = _tag_names(words, names, columns.label)
-        untagged += [f"line {line} ({name!r})" for name in (*missing, *covered)]
+        not_found += [f"line {line} ({name!r})" for name in missing]
+        within_others += [f"line {line} ({name!r})" for name in covered]
         if words and not (missing and labelled):
             sentences.append(Sentence(words, tuple(tags) if has_tags and not missing else None, path, (line,)))
-    if untagged:
+    if not_found:
         consequence = "their texts are left out" if labelled else "the file counts as unlabelled"
-        logger.info(
-            f"{path.name}: {len(untagged):,} names do not occur in their texts, so {consequence}, or only within other "
-            f"names: {first_few(untagged)}"
-        )
+        found = f"{len(not_found):,} names do not occur in their texts"
+        logger.info(f"{path.name}: {found}, so {consequence}: {first_few(not_found)}")
+    if within_others:
+        found = f"{len(within_others):,} names occur only within other names"
+        logger.info(f"{path.name}: {found} and get no tags: {first_few(within_others)}")
     return sentences
 
 

@@ -189,7 +189,7 @@ def _find_layout(
         if column and index is None:
             cells = first_few([shorten(cell) for cell in first.cells], 20)
             raise DataError(f"{found}, but no column {shorten(column)} ({key}): {cells}")
-    is_counted = 0 not in (word, tag) and _counts_words(sentences)
+    is_counted = 0 not in (word, tag) and _counts_words(path, sentences, warns=word is None)
     if word is None and is_counted:
         if labelled and width < 3:
             raise DataError(f"{found}, of which the first one counts words: a word or its tag is missing")
@@ -231,19 +231,32 @@ def _index(path: Path, first: _Row, column: str, names: Sequence[str]) -> int | 
     return int(column) - 1 if _COUNT.fullmatch(column) and 1 <= int(column) <= len(first.cells) else None
 
 
-def _counts_words(sentences: Sequence[Sequence[_Row]]) -> bool:
-    """Return True if the first column numbers the words of every sentence, from 0, from 1 or through the file."""
+def _counts_words(path: Path, sentences: Sequence[Sequence[_Row]], warns: bool) -> bool:
+    """Return True if the first column numbers the words of every sentence, from 0, from 1 or through the file.
+
+    Args:
+        warns: log a warning if it does so for most sentences only.
+    """
     words = 0
+    counted = 0
+    uncounted_lines = []
     last = -1
     for rows in filter(None, sentences):
         cells = [row.cells[0] for row in rows if not _UNCOUNTED.fullmatch(row.cells[0])]
         counts = [int(cell) for cell in cells if _COUNT.fullmatch(cell)]
         is_counted = len(counts) == len(cells) > 0 and counts[0] in (0, 1, last + 1)
-        if not is_counted or counts != list(range(counts[0], counts[0] + len(counts))):
-            return False
-        last = counts[-1]
+        if is_counted and counts == list(range(counts[0], counts[0] + len(counts))):
+            last = counts[-1]
+            counted += 1
+        else:
+            uncounted_lines.append(rows[0].line)
         words += len(cells)
-    return words > 1
+    if warns and counted > len(uncounted_lines) > 0:
+        logger.warning(
+            f"{path}: column 1 counts the words of {counted:,} sentences, but not of {len(uncounted_lines):,} (line "
+            f"{uncounted_lines[0]}), so it is read as words; give word_column to read another"
+        )
+    return words > 1 and not uncounted_lines
 
 
 def _holds_tags(sentences: Sequence[Sequence[_Row]], index: int) -> bool:

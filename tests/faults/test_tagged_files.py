@@ -145,3 +145,9 @@ def test_entities_that_nothing_begins_are_told_once(tmp_path: Path, capsys: pyte
     assert said.count("a.txt: 4 tags") == 1 and "line 1 (I-LOC), line 7 (I-X), line 9 (E-X), ..." in said
     read(tmp_path / "a.txt", "in I-LOC\nBonn I-LOC\n\na O\nb I-X\n")
     assert not capsys.readouterr().out
+
+
+def test_a_column_that_counts_most_sentences_only_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    text = "1\tIn\tO\n2\tBonn\tB-LOC\n\n1\tEU\tB-ORG\n2\tsays\tO\n\n_\tHi\tO\n"
+    read(tmp_path / "a.txt", text)
+    assert "line 7" in caplog.text and "word_column" in caplog.text
