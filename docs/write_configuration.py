@@ -36,8 +36,8 @@ HEAD = """# Configuration
 
 Every key may stand in a command's yaml and on its command line (`--key value`), which wins; keys of sections with dots:
 `--optimizer_cfg.Lamb.learning_rate 0.001`. `--help` prints all keys of a command, allowed values, and what 0 and
-auto stand for. Its yaml may set other defaults. No default here: empty, or decided by the command. Where commands
-differ, their defaults are listed.
+auto stand for. A command or its yaml may set another default than this page:
+`--help` prints that of the command. No default here: empty, or decided by the command.
 
 `python docs/write_configuration.py` writes this page from the help texts: a meaning is the part before the first `;`.
 """
