@@ -189,6 +189,8 @@ def _join_ranks(device_num: int) -> tuple[int, int]:
     rank_size = communication.get_group_size()
     if rank_size != device_num:
         raise DeviceError(f"device_num is {device_num}, but {rank_size} processes were started")
+    if rank != int(os.environ["RANK_ID"]):
+        raise DeviceError(f"MindSpore made this process rank {rank}, its launcher rank {os.environ['RANK_ID']}")
     if rank > 0:
         set_level(logging.WARNING)
     return rank, rank_size

@@ -75,8 +75,8 @@ def missing_libraries() -> list[str]:
 def _nvcc_release() -> str:
     """Return the release in `$CUDA_HOME/bin/nvcc --version`, by which MindSpore chooses its plugin; "" if none."""
     nvcc = Path(os.environ.get("CUDA_HOME", "/nowhere")) / "bin/nvcc"
-    with contextlib.suppress(OSError):
-        output = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        output = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
         match = re.search(r"release (\d+\.\d+)", output)
         return match.group(1) if match else ""
     return ""

@@ -243,18 +243,21 @@ def _checked(kind: type[Config], tree: Mapping[str, Any], origin: str) -> dict[s
 def _read_file(kind: type[Config], path: str) -> dict[str, Any]:
     """Return the checked keys of a yaml file that belong to `kind`.
 
-    Keys of classes that share the file are left out; if there are any, `not_shared` keys are left out too.
+    Keys of classes that share the file are checked and left out; if there are any, `not_shared` keys are left out too.
     """
     tree = {} if path == os.devnull else read_yaml(path)
-    names = names_of(kind)
-    shared_names = [name for sharer in kind.file_sharers for name in names_of(sharer)]
+    own_tree: dict[str, Any] = {}
+    valid_keys: list[str] = []
+    for owner in (*kind.file_sharers, kind):  # `kind` is the last one
+        names = names_of(owner)
+        valid_keys += [*names, *dict(leaves_of(owner))]
+        own_tree = {key: value for key, value in tree.items() if key in names}
+        own_values = _checked(owner, own_tree, path)
     for key in tree:
-        if key not in names and key not in shared_names:
-            leaves = [name for owner in (*kind.file_sharers, kind) for name in dict(leaves_of(owner))]
-            raise unknown_key(str(key), [*shared_names, *names, *leaves]).at(path)
-    own_tree = {key: value for key, value in tree.items() if key in names}
-    not_shared = kind.not_shared if len(own_tree) < len(tree) else ()
-    return {key: value for key, value in _checked(kind, own_tree, path).items() if key not in not_shared}
+        if key not in valid_keys:
+            raise unknown_key(str(key), valid_keys).at(path)
+    not_shared = kind.not_shared if len(own_tree) < len(tree) else frozenset()
+    return {key: value for key, value in own_values.items() if key not in not_shared}
 
 
 def _check_used(config: Config, flags: Mapping[str, Any], prefix: str = "") -> None:

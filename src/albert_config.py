@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,7 +26,6 @@ RUN_KEYS = {"compute_type", "recompute", "backend"}
 OWN_KEYS = RUN_KEYS | {"share_parameters", "embedding_projection", "use_relative_positions", "max_relative_position"}
 # Keys that do not change the output of a trained network.
 TRAINING_KEYS = {"hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob", "initializer_range"}
-MISSPELT = 0.9  # similarity (difflib) from which an unknown key is taken for a misspelt one
 AUTO = "auto"
 REQUIRED_KEYS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 # Keys of published files of which only this value is supported.
@@ -41,6 +39,16 @@ FIXED_KEYS = {
 MODEL_TYPES = ("albert", "bert")  # of transformers
 # What a BERT is as an ALBERT: layers of their own, and embeddings as wide as hidden states.
 BERT = {"share_parameters": "none", "embedding_projection": False}
+# Keys of published files that change neither weights nor results; no released ALBERT code reads the pooler_* keys.
+UNUSED_KEYS = frozenset(
+    """
+    directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
+    down_scale_factor gap_size num_memory_blocks
+    _name_or_path architectures bos_token_id chunk_size_feed_forward dtype eos_token_id finetuning_task id2label
+    is_decoder label2id add_cross_attention output_attentions output_hidden_states output_past pad_token_id
+    problem_type return_dict torch_dtype torchscript transformers_version use_cache
+    """.split()
+)
 
 
 class AlbertConfig(Config):
@@ -130,12 +138,11 @@ class AlbertConfig(Config):
     @classmethod
     def from_values(cls, values: dict[str, Any], path: str | Path) -> Self:
         """Return the architecture from the content of such a file; `path` is for the errors, as in from_json."""
-        own_keys = sorted(cls.model_fields)
+        own_keys = cls.model_fields.keys() - RUN_KEYS
         for key, value in values.items():
-            # Keys of other programs change nothing here; one that is nearly a key of this class is misspelt.
-            is_unknown = key not in own_keys and "model_type" not in values
-            if is_unknown and get_close_matches(key, own_keys, 1, MISSPELT):
-                raise CheckpointError(f"{path}: {unknown_key(key, own_keys)}")
+            # Hugging Face's files have keys of text generation and others, which transformers ignores, too.
+            if key not in own_keys | RUN_KEYS | UNUSED_KEYS | set(FIXED_KEYS) and "model_type" not in values:
+                raise CheckpointError(f"{path}: {unknown_key(key, sorted(own_keys))}")
             if FIXED_KEYS.get(key, value) != value:
                 raise CheckpointError(f"{path}: {key} is {shorten(value)}, only {FIXED_KEYS[key]!r} is supported")
         if values.get("model_type", "albert") not in MODEL_TYPES:
@@ -150,7 +157,7 @@ class AlbertConfig(Config):
         if values.get("model_type") == "bert":
             values = _from_bert(values)
         try:
-            return cls(**{key: values[key] for key in cls.model_fields.keys() - RUN_KEYS if key in values})
+            return cls(**{key: value for key, value in values.items() if key in own_keys})
         except ConfigError as error:
             raise CheckpointError(f"{path}: {error}") from None
 

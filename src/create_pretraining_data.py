@@ -54,7 +54,8 @@ UNIT_CHARACTERS = 200_000  # about 400 examples of 128 English tokens, times dup
 PASSES = 100  # maximum dupe_factor: memory holds all passes of a unit
 STATIC_PASSES = 5  # as in the TFRecords used to compare with google's code, whose default is 40
 PACKINGS = {"cut": sample_pairs, "google": pack_sentences}
-PROCESSES = 256  # maximum num_workers; each needs 200 MB
+PROCESSES = 1024  # maximum num_workers
+PROCESSES_PER_CORE = 4  # each needs 200 MB
 NO_EXAMPLE = (
     f"the text gives no example; needed are documents of {MIN_DOCUMENT_TOKENS} tokens or more, two of them with "
     f"random_next_sentence, and {UNIT_CHARACTERS:,} characters or more for each part"
@@ -281,6 +282,15 @@ def part_path(path: Path, index: int, count: int) -> Path:
     return path.with_name(f"{path.stem}-{index}-of-{count}{SUFFIX}")
 
 
+def number_of_workers(num_workers: int) -> int:
+    """Return the number of workers, one per core for 0; raise ConfigError for too many for this machine."""
+    cores = len(os.sched_getaffinity(0))
+    most = PROCESSES_PER_CORE * cores
+    if num_workers > most:
+        raise ConfigError(key="num_workers", value=num_workers, expected=f"at most {most} with {cores} core(s)")
+    return num_workers or cores
+
+
 def dry_run(
     maker: UnitMaker,
     units: Iterator[tuple[int, list[Document]]],
@@ -348,7 +358,7 @@ def main(config: CreateDataConfig) -> None:
     """Write the feature files of a configuration."""
     start = time.monotonic()
     path = output_path(config)
-    workers = config.num_workers or len(os.sched_getaffinity(0))
+    workers = number_of_workers(config.num_workers)
     files = expand_glob(config.input_file)
     tokenizer = build_tokenizer(config.vocab_file, config.spm_model_file, config.do_lower_case)
     options = {field.name: getattr(config, field.name) for field in fields(InstanceSettings)}

@@ -184,12 +184,20 @@ class FullTokenizer:
         return tokens, offsets
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """Return the ids of tokens, unk_id for unknown ones."""
-        return [self.vocab.get(token, self.unk_id) for token in tokens]
+        """Return the ids of tokens; for unknown ones, SentencePiece gives unk_id and WordPiece raises DataError."""
+        if self.is_sentencepiece:
+            return [self.vocab.get(token, self.unk_id) for token in tokens]
+        try:
+            return [self.vocab[token] for token in tokens]
+        except KeyError as error:
+            raise DataError(f"the token {error.args[0]!r} is not in {self.file}") from None
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """Return the tokens of ids; raise KeyError if the vocabulary has no such id."""
-        return [self.inv_vocab[int(index)] for index in ids]
+        """Return the tokens of ids; raise DataError if the vocabulary has no such id."""
+        try:
+            return [self.inv_vocab[int(index)] for index in ids]
+        except KeyError as error:
+            raise DataError(f"{self.file} has ids 0 to {self.vocab_size - 1}, not {error.args[0]}") from None
 
     def is_word_start(self, token: str) -> bool:
         """Return True if a token begins a word, for whole-word masks, by the rules of google's data script.

@@ -10,6 +10,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn
+from mindspore.train.checkpoint_pb2 import Checkpoint as CheckpointProto
 
 from model_utils.errors import CheckpointError, UserError
 from src.albert_config import AlbertConfig
@@ -378,3 +379,13 @@ def test_a_changed_mark_of_the_best_checkpoint_is_noticed(tmp_path: Path) -> Non
     file.write_text(file.read_text().replace("albert-3", "albert-2"))
     with pytest.raises(CheckpointError, match=r"best_checkpoint\.json"):
         ckpt.best_checkpoint(tmp_path)
+
+
+def test_more_entries_than_any_model_has_are_refused(tmp_path: Path) -> None:
+    """A megabyte of the smallest entries would take seconds."""
+    tensor = CheckpointProto.Value(tag="a", tensor={"dims": [1], "tensor_type": "Float32", "tensor_content": b"0000"})
+    entry = b"\n" + bytes([tensor.ByteSize()]) + tensor.SerializeToString()
+    path = tmp_path / "albert-1.ckpt"
+    path.write_bytes(20_001 * entry)
+    with pytest.raises(CheckpointError, match="20,000 entries"):
+        ckpt.read_checkpoint(path)

@@ -438,6 +438,7 @@ def test_evaluation_reads_the_training_file_but_not_its_mistakes(tmp_path: Path)
     config = load(tmp_path, "batch_size: 5\ntrain_steps: 3\noutput_path: x", kind=PretrainEvalConfig)
     assert (config.batch_size, config.output_path) == (5, "x")
     assert refusal(tmp_path, "train_stesp: 3", kind=PretrainEvalConfig).key == "train_stesp"
+    assert refusal(tmp_path, "train_steps: x", kind=PretrainEvalConfig).key == "train_steps"
     assert refusal(tmp_path, "", "--train_steps=3", kind=PretrainEvalConfig).key == "--train_steps"
 
 

@@ -274,7 +274,7 @@ def test_a_pipe_is_no_vocabulary(text_and_model, tmp_path):
         ("max_seq_length", 16_384),
         ("max_predictions_per_seq", 16_384),
         ("ngram", 100),
-        ("num_workers", 256),
+        ("num_workers", 1024),
         ("random_seed", 2**32 - 1),
     ],
 )
@@ -451,3 +451,10 @@ def test_a_part_is_an_index_and_a_number(part):
     with pytest.raises(ConfigError) as error:
         CreateDataConfig(input_file="x", output_file="x.mindrecord", part=part).check_together()
     assert error.value.key == "part"
+
+
+def test_processes_are_not_many_more_than_cores(text_and_model, tmp_path, monkeypatch):
+    monkeypatch.setattr(create_pretraining_data.os, "sched_getaffinity", lambda _: {0, 1})
+    assert create_pretraining_data.number_of_workers(0) == 2
+    with pytest.raises(ConfigError, match=r"num_workers is 9, allowed is at most 8"):
+        make_records(tmp_path / "pre.mindrecord", *text_and_model, num_workers=9)

@@ -214,3 +214,11 @@ def test_no_compiled_graph_is_kept_for_another_network_whatever_the_shell_says(t
     command = [sys.executable, str(tmp_path / "network.py")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "[2.0, 2.0, 2.0]\n" and not (tmp_path / "cache").exists()
+
+
+def test_a_compiler_of_cuda_that_does_not_answer_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait(command: list[str], timeout: float, **_: object) -> None:
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(nvidia.subprocess, "run", wait)
+    assert nvidia._nvcc_release() == ""

@@ -242,6 +242,7 @@ def test_labels_are_read_from_json_lists(tmp_path: Path) -> None:
         {"task_name": "mrpc"},
         {"indicator_columns": "a,b", "label_list": "a,b"},
         {"indicator_columns": "a|b,c"},
+        {"indicator_columns": "a,a"},
     ],
 )
 def test_options_of_single_labels_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:

@@ -691,3 +691,14 @@ def test_a_layer_before_the_classifier_is_that_of_the_weights(data: Path, run: P
     known = parse_task_info(read(run / "task.json") | {"classifier_hidden_size": 5}, "task.json")
     config = config_of(data, None, do_train=False, load_finetune_checkpoint_path=run)
     assert ClassifierTask(config, find_tokenizer(config), known).task_info.classifier_hidden_size == 5
+
+
+def test_that_other_examples_are_chosen_than_in_training_is_told(
+    data: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As by the configuration that is kept with the second of several seeds."""
+    for most in (45, 44):
+        weights = {"do_train": False, "load_finetune_checkpoint_path": run, "output_path": tmp_path}
+        run_classifier.main(config_of(data, None, max_eval_samples=most, seed=12346, **weights))
+        said = capsys.readouterr().out
+        assert ("max_eval_samples 44 and seed 12346" in said) == (most < 45)

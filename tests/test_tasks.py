@@ -62,6 +62,10 @@ def test_a_row_holds_the_beam() -> None:
         ({"task": "classification"}, "task.json: needed is a name in labels for each output of classification"),
         ({"task": "regression", "labels": ["a", "a"]}, "task.json: needed is labels that differ from each other"),
         ({"task": "squad_v1", "doc_stride": 0}, "task.json: doc_stride is 0, allowed is greater than or equal to 1"),
+        (
+            {"task": "regression", "doc_stride": -3},
+            "task.json: doc_stride is -3, allowed is greater than or equal to 1",
+        ),
     ],
 )
 def test_what_is_refused(content: dict[str, Any], sentence: str) -> None:

@@ -294,11 +294,14 @@ def test_pickled_tokenizer_is_the_same(tokenizer):
 
 def test_ids_go_back_to_tokens(tokenizer):
     assert tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size)) == list(tokenizer.vocab)
+    with pytest.raises(DataError, match="ids 0 to"):
+        tokenizer.convert_ids_to_tokens([tokenizer.vocab_size])
 
 
 def test_unknown_tokens(wordpiece, pieces):
     assert pieces.convert_tokens_to_ids(["nonsense"]) == [pieces.unk_id]
-    assert wordpiece.convert_tokens_to_ids(["nonsense"]) == [wordpiece.unk_id]
+    with pytest.raises(DataError, match="'nonsense'"):
+        wordpiece.convert_tokens_to_ids(["nonsense"])
 
 
 def test_word_starts(wordpiece, pieces):

@@ -44,6 +44,7 @@ _TRAINING_STATE = re.compile(
 _ZERO_BETWEEN_UPDATES = re.compile(rf"accumulated(\..*|_metrics)|(.*\.)?{RowSquareSum.parameter_name}")
 _TRAILER = 17  # bytes: "crc_num" and the checksum in 10 bytes, big-endian
 _BLOCK = 1 << 24
+_MAX_ENTRIES = 20_000  # ten times those of the largest model with its optimizer; each takes 25 microseconds
 _ENTRY_TAG = b"\n"  # protobuf's field 1 of a type with a length
 # Names in a file are free text to numpy, which would also take "f4,f4" and objects for types.
 _TENSOR_TYPES = {"bool", "float16", "float32", "float64", "int8", "int16", "int32", "int64"}
@@ -146,13 +147,16 @@ def verify(path: Path) -> bool:
 def _entries(path: Path, end: int) -> Iterator[tuple[str, Any]]:
     """Yield (name, TensorProto) of every entry. The file is a sequence of protobuf fields 1: tag, length, bytes."""
     with path.open("rb") as file:
-        while file.tell() < end:
+        for _ in range(_MAX_ENTRIES):
+            if file.tell() == end:
+                return
             entry = None
             if file.read(1) == _ENTRY_TAG:
                 entry = parse_length_prefixed(CheckpointProto.Value, file)
             if entry is None or not entry.tag or not entry.HasField("tensor") or file.tell() > end:
                 raise ValueError(f"there is no tensor before byte {file.tell()}")
             yield entry.tag, entry.tensor
+    raise ValueError(f"it has more than {_MAX_ENTRIES:,} entries")
 
 
 def read_checkpoint(path: Path, only_weights: bool = False, has_checksum: bool = False) -> Checkpoint:
@@ -256,7 +260,7 @@ def _best_or_newest(folder: Path) -> Checkpoint:
 
 def no_checkpoint(folder: Path) -> CheckpointError:
     """Return the error of a folder without checkpoints, which points to the folders of seeds if there are any."""
-    first_seed = min(folder.glob("seed-*"), default=None)
+    first_seed = min(filter(Path.is_dir, folder.glob("seed-*")), default=None)
     advice = f"; each seed has its own: give {first_seed}" if first_seed else ""
     return CheckpointError(f"{folder} holds no readable checkpoint; expected albert-<step>.ckpt{advice}")
 

@@ -1,6 +1,7 @@
 """Splits of a task as feature files and batches, the same on every rank."""
 
-from collections.abc import Collection
+import logging
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from src.tasks.spec import PreparedSplit, Task
 from src.training.network_outputs import rows_in_memory
 from src.training.ranks import Ranks
 
+logger = logging.getLogger(__name__)
 MAX_EPOCHS, ROWS_LOOKED_AT = 32, 1_000_000  # limits of the sample from which packed batch sizes are chosen
 STORAGE_FACTS = ("format_version", "source", "columns", "record_files", "files")  # do not identify the examples
 
@@ -200,3 +202,20 @@ class TaskData:
                 if key not in STORAGE_FACTS:
                     fingerprint[f"{name} {key}"] = value
         return fingerprint
+
+    def warn_of_other_examples(self, trained: Mapping[str, Any]) -> None:
+        """Warn if max_eval_samples chooses other development examples than in training.
+
+        Args:
+            trained: identity() of the training.
+        """
+        config = self.config
+        name = self.task.dev_splits[0]
+        if not (config.do_eval and config.max_eval_samples):
+            return
+        texts_sha256 = self.prepared(name).records.facts.get("texts_sha256")
+        if trained.get(f"{name} texts_sha256", texts_sha256) != texts_sha256:
+            logger.warning(
+                f"max_eval_samples {config.max_eval_samples} and seed {config.seed} choose other development examples "
+                "than the training did: set seed to that of the training, the first one if it had several"
+            )

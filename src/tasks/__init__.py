@@ -3,8 +3,10 @@
 from collections.abc import Collection
 from typing import Any
 
+from pydantic import create_model
+
 from model_utils.errors import DataError, shorten
-from model_utils.json_files import validated
+from model_utils.json_files import Schema, validated
 from src.tasks.classification import CLASSIFICATION, REGRESSION
 from src.tasks.fill_mask import EMBEDDINGS, FILL_MASK
 from src.tasks.multi_label import MULTI_LABEL
@@ -27,6 +29,14 @@ _SPECS = (
 )
 TASKS: dict[str, TaskSpec] = {spec.name: spec for spec in _SPECS}
 HEADS: dict[str, Head] = {name: spec.head for name, spec in TASKS.items() if spec.head}
+# All settings of all tasks: task.json may contain those of other tasks, but only with valid values.
+_SETTINGS: dict[str, Any] = {
+    key: (field.annotation, field)
+    for spec in TASKS.values()
+    for key, field in spec.info.model_fields.items()
+    if key not in ("task", "labels")
+}
+_SettingsSchema = create_model("_SettingsSchema", __base__=Schema, **_SETTINGS)
 
 
 def parse_task_info(content: Any, origin: str, allowed: Collection[str] = HEADS) -> TaskInfo:
@@ -41,6 +51,7 @@ def parse_task_info(content: Any, origin: str, allowed: Collection[str] = HEADS)
     task = validated(content, TaskInfo, origin).task
     if task not in allowed:
         raise DataError(f"{origin}: task is {shorten(task)}, allowed is {', '.join(map(repr, allowed))}")
+    validated(content, _SettingsSchema, origin)
     return validated(content, TASKS[task].info, origin)
 
 

@@ -75,7 +75,12 @@ class ClassifierTask(Task):
             class_weights(config.class_weights, self.labels, np.zeros(0, int))  # wrong ones fail before the features
         self.spec = REGRESSION if self.regression else CLASSIFICATION
         self.window_stride = config.window_stride or getattr(trained_info, "window_stride", 0)
-        hidden_size = config.classifier_hidden_size or getattr(trained_info, "classifier_hidden_size", 0)
+        hidden_size = config.classifier_hidden_size
+        if isinstance(trained_info, RegressionInfo):
+            hidden_size = trained_info.classifier_hidden_size
+            if config.classifier_hidden_size not in (0, hidden_size):
+                found = f"classifier_hidden_size is {config.classifier_hidden_size}"
+                raise ConfigError(f"{found}, but the weights have {hidden_size}")
         info = RegressionInfo if self.regression else ClassificationInfo
         self.task_info = info(
             task=self.spec.name,

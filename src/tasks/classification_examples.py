@@ -120,6 +120,8 @@ class ClassifierConfig(FinetuneConfig):
                 raise ConfigError("label_separator is blank: name the text between two labels")
             if self.indicator_columns:
                 self.refuse(["label_column", "label_list"], "indicator_columns names the labels")
+            if len(set(self.indicator_columns)) < len(self.indicator_columns):
+                raise ConfigError(f"indicator_columns is {','.join(self.indicator_columns)}: name each column once")
             for name in self.indicator_columns:
                 if self.label_separator in name:
                     raise ConfigError(f"indicator_columns has {name}, which holds the label_separator: set another one")
