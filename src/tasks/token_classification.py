@@ -157,21 +157,27 @@ class NerTask(Task):
             self.dev_split = choose_dev_split(config.dev_ratio, config.seed, trained_info, self.files[TRAIN], texts)
         self.labels = self.labels or self._find_labels()
         self.spec = TOKEN_CLASSIFICATION
-        if config.do_train:
+        self.task_info = self._describe(trained_info)
+        self.words_are_characters = self.task_info.words_are_characters
+
+    def _describe(self, trained_info: TaskInfo | None) -> "EntityInfo":
+        """Return the task's settings: of the training sentences or, without a training, of the weights."""
+        words_are_characters = self.words_are_characters
+        if self.config.do_train:
             words = (word for sentence in self.read(TRAIN) for word in sentence.words)
             # Texts are split by split_words, here as in prediction.
-            self.words_are_characters = self.training_format not in ("names", "spans") and splits_characters(words)
+            words_are_characters = self.training_format not in ("names", "spans") and splits_characters(words)
             tags = (sentence.tags or () for sentence in self.read(TRAIN))
             follows_scheme = is_scheme_followed(tags, tuple(self.labels))
         else:
             follows_scheme = isinstance(trained_info, EntityInfo) and trained_info.follows_scheme
-        self.task_info = EntityInfo(
+        return EntityInfo(
             task=self.spec.name,
             labels=tuple(self.labels),
-            max_seq_length=config.max_seq_length,
+            max_seq_length=self.config.max_seq_length,
             text_columns=self._text_columns(),
             dev_split=self.dev_split,
-            words_are_characters=self.words_are_characters,
+            words_are_characters=words_are_characters,
             follows_scheme=follows_scheme,
         )
 
