@@ -6,6 +6,7 @@ Shape letters: B rows of a batch, C texts of a row, N tokens of a batch, L token
 import heapq
 import logging
 import math
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -29,7 +30,7 @@ COMPILATION = 5e11  # cost of compiling albert_base in FLOPs: 1.2 s on two cores
 MOST_SHAPES = 32  # compiled before only existing ones are reused: each takes memory for good
 
 
-class NetworkBatches:
+class NetworkBatches(ABC):
     """Batching of rows for a network; few shapes for one that is compiled per shape, each new one logged.
 
     Args:
@@ -48,9 +49,9 @@ class NetworkBatches:
         self._tokens = tokens
         self._compiled: set[tuple[int, ...]] = set()
 
+    @abstractmethod
     def batches(self, features: Features) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
         """Yield row indices (B,), with -1 for filler rows, and the network's inputs; every row appears once."""
-        raise NotImplementedError
 
     def tokens_at_once(self, width: int) -> int:
         """Return the tokens of a batch of rows of this width, which is that of all texts side by side."""
