@@ -66,3 +66,10 @@ def test_characters_that_no_workbook_holds_are_replaced(tmp_path: Path) -> None:
     sheet = load_workbook(written(tmp_path / "out.xlsx", records)).active
     assert sheet["A2"].value == "a\ufffdb\ufffdc"
     assert sheet["B2"].value == "12345678901234567"  # as a number Excel would round it
+
+
+def test_what_a_workbook_cannot_hold_is_refused_before_the_next_record(tmp_path: Path) -> None:
+    """Not at the end, when all records have been answered."""
+    with pytest.raises(DataError, match="row 2"), write_records(str(tmp_path / "out.xlsx")) as answers:
+        answers.write({"text_a": "a" * 32_768})
+        pytest.fail("the record was taken")

@@ -31,15 +31,12 @@ def write_table(path: Path, answers: Path) -> None:
     `probabilities.good`; lists are JSON text. A .tsv file has the escapes of predictions_SPLIT.tsv.
 
     Raises:
-        DataError: a workbook cannot hold a record.
         OSError: the file cannot be written.
     """
     with answers.open(encoding="utf-8") as lines:
         rows = [flattened(json.loads(line)) for line in lines]
     names = list(dict.fromkeys(name for row in rows for name in row))
     if path.suffix.lower() == WORKBOOK:
-        for line, row in enumerate(rows, 2):
-            _check_row(row, line, path)
         write_atomically(path, lambda temporary: _write_workbook(temporary, names, rows))
     elif path.suffix.lower() == TSV:
         columns = {name: ["" if row.get(name) is None else row[name] for row in rows] for name in names}
@@ -64,8 +61,12 @@ def flattened(record: Row, prefix: str = "") -> Row:
     return flat
 
 
-def _check_row(row: Row, line: int, path: Path) -> None:
-    """Raise DataError if a workbook cannot hold the row."""
+def check_record(path: Path, record: Row, index: int) -> None:
+    """Raise DataError if the table cannot hold a record, which has this index: a workbook has limits."""
+    if path.suffix.lower() != WORKBOOK:
+        return
+    row = flattened(record)
+    line = index + 2
     if line > MOST_ROWS or len(row) > MOST_COLUMNS:
         raise DataError(
             f"{path}: a workbook holds {MOST_ROWS:,} rows of {MOST_COLUMNS:,} columns: write .csv or .jsonl"

@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -26,14 +26,20 @@ FAILED = {"id", "line", "error"}  # keys of a record that could not be answered
 
 @dataclass
 class Answers:
-    """Lines of JSON in an open file, their number, and the number of records among them that could not be answered."""
+    """Lines of JSON in an open file, their number, and the number of records among them that could not be answered.
+
+    check: raises an error for a record, given with its index, that the output cannot hold.
+    """
 
     stream: TextIO
     count: int = 0
     failed: int = 0
+    check: Callable[[dict[str, Any], int], object] | None = None
 
     def write(self, record: dict[str, Any]) -> None:
         """Append a record."""
+        if self.check:
+            self.check(record, self.count)
         self.stream.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
         self.count += 1
         self.failed += record.keys() == FAILED
