@@ -91,7 +91,7 @@ def find_machine(
         worker_num, node_rank, master_addr, master_port: msrun's options; None or "": not given.
 
     Raises:
-        ConfigError: a number is missing, no number or out of range; the first machine is not known.
+        ConfigError: a number is missing, is not one or is out of range; the first machine is not known.
     """
     engine = next((engine for engine in ENGINES if engine.sign in environment), None)
     if worker_num is not None:

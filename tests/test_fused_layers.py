@@ -568,7 +568,7 @@ def test_the_number_of_threads_changes_the_last_digits_at_most(tmp_path: Path) -
     script = (
         "import sys, numpy as np; from mindspore import Tensor, float32\n"
         "from model_utils.device import setup_device; setup_device('CPU')\n"
-        "from model_utils import cpu_threads; cpu_threads._threads[0] = int(sys.argv[2])  # more than cores, too\n"
+        "from model_utils import cpu_threads; cpu_threads._chosen_threads = int(sys.argv[2])  # more than cores, too\n"
         "from src.nn import layers; from tests.helpers.gradients import Gradients\n"
         "from tests.helpers.layer_inputs import Attend, attention_inputs, normal\n"
         "dout, inputs = normal(900, 48), [Tensor(each) for each in attention_inputs(3, 300, 48)]\n"
