@@ -313,20 +313,20 @@ def _xls_value(cell: Any, epoch: datetime) -> Any:
 
 def sheet_index(path: Path, titles: Sequence[str], visible: Sequence[bool], sheet_name: str | None) -> int:
     """Return the index of a sheet, by title or by number of the visible ones from 1; by default the first of them."""
-    shown = [index for index, is_visible in enumerate(visible) if is_visible] or [0]
+    visible_indices = [index for index, is_visible in enumerate(visible) if is_visible] or [0]
     if not sheet_name:
-        return shown[0]
+        return visible_indices[0]
     if sheet_name in titles:
         return titles.index(sheet_name)
-    if (position := index_of([titles[index] for index in shown], sheet_name)) < 0:
-        found = first_few(list(map(shorten, titles)), MOST_TITLES)
+    if (position := index_of([titles[index] for index in visible_indices], sheet_name)) < 0:
+        found = first_few(map(shorten, titles), MOST_TITLES)
         raise DataError(f"{path} has no sheet {shorten(sheet_name)}, it has {len(titles)}: {found}")
-    return shown[position]
+    return visible_indices[position]
 
 
 def check_sheets(path: Path, title: str, has_data: bool, other_titles: list[str], sheet_name: str | None) -> None:
     """Raise DataError if the sheet to read is empty and others are not; warn if others have data, too."""
-    others = first_few([shorten(other) for other in other_titles])
+    others = first_few(map(shorten, other_titles))
     advice = "put that first and show it" if sheet_name is None else "name it with --sheet"
     if other_titles and not has_data:
         which = "" if sheet_name else "first visible "
