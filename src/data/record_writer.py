@@ -190,17 +190,17 @@ class RecordWriter(contextlib.AbstractContextManager):
         """Write one row to each file in turn."""
         for index, file in enumerate(self._files):
             file_rows = rows[(index - self.rows) % self.file_num :: self.file_num]
-            if file.fitting(file_rows) < len(file_rows):
+            if file.count_fitting(file_rows) < len(file_rows):
                 raise too_many(self.path, self.file_num, self.file_num + 1)
             file.write(file_rows)
 
     def _append(self, rows: list[bytes]) -> None:
         """Write rows to the last file; begin another one when it is full."""
-        while (fitting := self._files[-1].fitting(rows)) < len(rows):
-            self._files[-1].write(rows[:fitting])
+        while (count := self._files[-1].count_fitting(rows)) < len(rows):
+            self._files[-1].write(rows[:count])
             self._files[-1].commit()
             self._files.append(self._open(self._name(len(self._files), is_only=False)))
-            rows = rows[fitting:]
+            rows = rows[count:]
         self._files[-1].write(rows)
 
     def _finish(self) -> None:

@@ -72,10 +72,10 @@ class PretrainingData:
             raise DataError(f"{self.data_dir} was not made with {tokenizer.file}; give its {self.facts['vocab_file']}")
         return tokenizer
 
-    def check_vocabulary(self, others: dict[str, Any], owner: object) -> None:
+    def check_vocabulary(self, other_facts: dict[str, Any], owner: object) -> None:
         """Raise DataError if another manifest, of `owner`, has a different vocabulary or kind of sentence pairs."""
         own_entries = flatten(self.facts)
-        other_entries = flatten(others)
+        other_entries = flatten(other_facts)
         for key in SHARED_KEYS:
             value = own_entries.get(key)
             other_value = other_entries.get(key, value)

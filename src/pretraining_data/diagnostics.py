@@ -118,22 +118,24 @@ class LearningCheck:
         settings: those of the optimizer, with the largest learning rate of all phases.
         metric: key of the log's records that is compared.
         unigram: unigram baseline of the metric.
-        height: loss of a model that has learnt nothing from context: below the baseline if tokens can be copied.
+        context_free: loss of a model that has learnt nothing from context: below the baseline if tokens can be copied.
     """
 
     settings: Mapping[str, Any]
     architecture: AlbertConfig
     metric: str
     unigram: float
-    height: float
+    context_free: float
 
     def warning(self, record: Mapping[str, Any], share: float) -> str:
         """Return a warning if a record of the log, after this share of the run, shows nothing learnt; else ""."""
         loss = record.get(self.metric)
-        if loss is None or loss < self.height - NOISE:
+        if loss is None or loss < self.context_free - NOISE:
             return ""
         causes = likely_causes(self.settings, self.architecture, round(record["step"] / share))
-        copied = f", with copying of unmasked tokens {self.height:.3f}" if self.height < self.unigram else ""
+        copied = ""
+        if self.context_free < self.unigram:
+            copied = f", with copying of unmasked tokens {self.context_free:.3f}"
         return (
             f"nothing is learnt from context: after {record['step']} updates, {share:.0%} of the run, {self.metric} is "
             f"{loss:.3f}, no better than token frequencies alone (unigram {self.unigram:.3f}{copied}). "

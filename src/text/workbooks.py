@@ -19,7 +19,7 @@ from typing import Any
 from model_utils.errors import DataError, first_few, shorten
 from model_utils.files import open_file
 from src.text.cell_values import NumberedRows, Row, index_of, text_of, without_midnight
-from src.text.workbook_archive import SAVE_ANEW, Fault, check_archive, read_events, read_relations, said_twice
+from src.text.workbook_archive import SAVE_ANEW, Fault, check_archive, read_events, read_relations, repetition_fault
 
 logger = logging.getLogger(__name__)
 ERROR: list[Any] = []  # value of a cell whose formula failed or was never computed: not text
@@ -186,7 +186,7 @@ def _date_formats(archive: zipfile.ZipFile, part: str) -> dict[int, bool]:
             if len(code) > LONGEST_FORMAT:
                 raise Fault(f"is damaged: {shorten(part)} has a number format that is too long; {SAVE_ANEW}")
             if formats.setdefault(attributes["numFmtId"], code) != code:
-                raise said_twice(part, f"number format {attributes['numFmtId']}")
+                raise repetition_fault(part, f"number format {attributes['numFmtId']}")
         elif tag == "xf" and attributes is not None and is_cell_format:
             cell_formats.append(attributes.get("numFmtId", "0"))
     builtin = {str(format_id): code for format_id, code in (_CHINESE_DATE_FORMATS | BUILTIN_FORMATS).items()}
