@@ -210,23 +210,23 @@ def merge(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 def _config_error(error: ValidationError, kind: type[Config]) -> ConfigError:
     """Return the first of pydantic's errors as a ConfigError."""
     first = error.errors(include_url=False)[0]
-    steps = first["loc"]
-    path = key_path(steps)
+    path = key_path(first["loc"])
     reason = first.get("ctx", {}).get("error")
     if isinstance(reason, ConfigError):  # raised by check_together()
         return reason.at(f"in {path}") if path else reason
-    for step in steps[:-1]:
-        if isinstance(step, str):
-            kind = rules_of(kind.model_fields[step]).section or kind
-    if steps[-1] in kind.model_fields and first["type"] == "extra_forbidden":
+    *parents, key = first["loc"]
+    for parent in parents:
+        if isinstance(parent, str):  # not the index of an item
+            kind = rules_of(kind.model_fields[parent]).section or kind
+    if key in kind.model_fields and first["type"] == "extra_forbidden":
         return ConfigError(f"{path} is given by both of its names: leave one out", key=path)
     if first["type"] in ("extra_forbidden", "invalid_key"):
-        prefix = path.removesuffix(str(steps[-1]))
-        return unknown_key(path, [*(prefix + key for key in kind.model_fields), *dict(leaves_of(kind, prefix))])
-    if isinstance(steps[-1], int):
+        prefix = path.removesuffix(str(key))
+        return unknown_key(path, [*(prefix + name for name in kind.model_fields), *dict(leaves_of(kind, prefix))])
+    if isinstance(key, int):
         return ConfigError(key=path, value=first["input"], expected="a mapping of keys")
     fields = {field.validation_alias: field for field in kind.model_fields.values()} | kind.model_fields
-    expected = describe_allowed(fields[steps[-1]])
+    expected = describe_allowed(fields[key])
     needs_quotes = expected.startswith("text") and not isinstance(first["input"], str)
     return ConfigError(key=path, value=first["input"], expected=expected, hint=QUOTE if needs_quotes else "")
 

@@ -97,19 +97,20 @@ class LayerwiseGradient(nn.Cell):
         x = self.albert.first_states(texts, dropout_key)
         further = (*inputs[text_count:], dropout_key)
         rows_read = self.network.scores.rows_read(texts, further)
-        rows = ((),) * (len(self.layers) - 1) + (() if rows_read is None else (rows_read,),)
+        # Optional argument of each layer: the last one may compute some rows alone.
+        layer_rows = ((),) * (len(self.layers) - 1) + (() if rows_read is None else (rows_read,),)
         states = ()
         for i in range(len(self.layers)):
             states += (x,)
             key = self.depend(dropout_key, x)  # the masks of all layers need nothing else, and would be made at once
-            x = self.layers[i](x, score_mask, key + i * LAYER_KEY_STEP, *rows[i])
+            x = self.layers[i](x, score_mask, key + i * LAYER_KEY_STEP, *layer_rows[i])
         value, (gradient, of_head) = self.head_gradient(x, texts, further, scale)
         sums = ()
         for i in range(len(self.layers) - 1, -1, -1):
             # Without waiting for the gradient, layer and masks would be computed at once, or be kept from before.
             x, key = self.depend(states[i], gradient), self.depend(dropout_key, gradient)
             layer_gradient = self.layer_gradient(self.layers[i], self.layers[i].weights)
-            of_inputs, weights = layer_gradient(x, score_mask, key + i * LAYER_KEY_STEP, *rows[i], gradient)
+            of_inputs, weights = layer_gradient(x, score_mask, key + i * LAYER_KEY_STEP, *layer_rows[i], gradient)
             added = ()
             for k in range(len(sums)):
                 j = self.addends[i][k]
