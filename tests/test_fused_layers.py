@@ -20,7 +20,7 @@ import pytest
 from mindspore import Parameter, Tensor, nn, ops
 
 from model_utils import device, native_code
-from model_utils.backend import USES, Backend
+from model_utils.backend import FUSED_LAYERS_CHOICES, Backend
 from model_utils.device import setup_device
 from model_utils.errors import DeviceError
 from model_utils.files import sealed
@@ -395,7 +395,7 @@ def test_a_compiler_that_waits_instead_of_saying_its_version_is_a_sentence(
 
 
 def test_the_configuration_says_whether_they_are_used() -> None:
-    for choice in USES:
+    for choice in FUSED_LAYERS_CHOICES:
         chosen = setup_device("CPU", fused_layers=choice)
         assert native_operations.is_fused(chosen.backend) == (choice != "never")
     assert Backend.of("GPU", "auto") is Backend.ACCELERATOR
