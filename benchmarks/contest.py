@@ -20,7 +20,7 @@ from benchmarks.commands import PROJECT, print_and_write
 from benchmarks.machine import MatrixProducts
 from benchmarks.torch_device import without_cuda_libraries
 from benchmarks.turns import Contender, OtherPrograms, describe_others
-from model_utils.backend import USES
+from model_utils.backend import FUSED_LAYERS_CHOICES
 from model_utils.cpu_threads import threads
 from model_utils.device import default_compute_type
 from model_utils.errors import ConfigError
@@ -56,7 +56,9 @@ class ContestConfig(Config):
         "type of the matrix products; empty: float32 on CPU, else float16; bfloat16: CPUs that multiply it",
         choices=("", *COMPUTE_TYPES),
     )
-    fused_layers: str = option("auto", "this project's layers in C++, as run_pretrain.py has them", choices=USES)
+    fused_layers: str = option(
+        "auto", "this project's layers in C++, as run_pretrain.py has them", choices=FUSED_LAYERS_CHOICES
+    )
     peers: tuple[str, ...] = option((), "the others")
     KNOWN_PEERS: ClassVar[tuple[str, ...]] = ()
     output: str = option("", "JSON file for the figures; empty: none")

@@ -50,7 +50,7 @@ def read_records(config: PredictionConfig) -> Iterator[dict[str, str]]:
     """Yield records as predict.py reads them."""
     if config.task == "classification":
         table = read_table(Path(config.text))
-        column = table.place("sentence")
+        column = table.column_index("sentence")
         for _, row in table.rows:
             yield {"text_a": row[column]}
         return

@@ -146,7 +146,7 @@ def start_servers(config: ServerConfig, folder: Path, stack: ExitStack) -> list[
 def compare(config: ServerConfig, folder: Path) -> dict[str, Any]:
     """Return the figures of all sides."""
     table = read_table(Path(config.text))
-    column = table.place("sentence")
+    column = table.column_index("sentence")
     texts = [row[column] for _, row in islice(table.rows, config.requests)]
     with ExitStack() as stack:
         servers = start_servers(config, folder, stack)

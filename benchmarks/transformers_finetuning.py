@@ -76,7 +76,7 @@ def classify(config: TransformersConfig, tokenizer: Any) -> dict[str, float]:
 
     def rows_of(file: str) -> list[dict[str, Any]]:
         table = read_table(Path(file))
-        places = [table.place(name) for name in (*TEXTS[config.task], LABELS[config.task])]
+        places = [table.column_index(name) for name in (*TEXTS[config.task], LABELS[config.task])]
         *texts, labels = zip(*([row[place] for place in places] for _, row in table.rows), strict=True)
         padding = config.padding == "max_length" and "max_length"
         encoded = tokenizer(*map(list, texts), truncation=True, max_length=config.max_length, padding=padding)

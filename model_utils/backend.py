@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-USES = ("auto", "always", "never")  # of the C++ layers, as fused_layers names them
+FUSED_LAYERS_CHOICES = ("auto", "always", "never")  # values of fused_layers: use of the C++ layers
 
 
 class Backend(StrEnum):
@@ -21,7 +21,7 @@ class Backend(StrEnum):
 
     @classmethod
     def of(cls, target: str, fused_layers: str) -> "Backend":
-        """Return the backend for a device (CPU, GPU or Ascend) and a use of the C++ layers: auto, always or never."""
+        """Return the backend for a device (CPU, GPU or Ascend) and one of FUSED_LAYERS_CHOICES."""
         if target != "CPU":
             return cls.ACCELERATOR
         return {"auto": cls.AUTO, "always": cls.FUSED, "never": cls.COMPOSED}[fused_layers]

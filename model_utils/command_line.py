@@ -1,7 +1,7 @@
 """The command line of a configuration: a flag for each key, with argparse."""
 
 import argparse
-import functools
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -36,7 +36,10 @@ def nest(flags: Mapping[str, str]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for key, value in flags.items():
         *parents, name = key.split(".")
-        functools.reduce(lambda branch, parent: branch.setdefault(parent, {}), parents, tree)[name] = value
+        branch = tree
+        for parent in parents:
+            branch = branch.setdefault(parent, {})
+        branch[name] = value
     return tree
 
 
@@ -56,7 +59,8 @@ def make_parser(kind: type[BaseModel], defaults: BaseModel, path: str) -> argpar
     parser.add_argument("--config_path", metavar="FILE", help=file_help.replace("%", "%%"))
     for key, field in leaves_of(kind):
         rules = rules_of(field)
-        limits = f"{describe_allowed(field)}; default {show(functools.reduce(getattr, key.split('.'), defaults))}"
+        default = operator.attrgetter(key)(defaults)
+        limits = f"{describe_allowed(field)}; default {show(default)}"
         if rules.needs:
             limits += f"; only with {rules.needs[0]} {show(rules.needs[1])}"
         lines = [field.description or "", limits]

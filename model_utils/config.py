@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from model_utils.backend import USES
+from model_utils.backend import FUSED_LAYERS_CHOICES
 from model_utils.errors import ConfigError, UserError, bounded
 from model_utils.files import check_writable
 from model_utils.messages import forgive_lost_readers, show_messages, silence
@@ -61,7 +61,9 @@ class OneDeviceConfig(Config):
 class LayersConfig(OneDeviceConfig):
     """Device keys of a command that runs a network."""
 
-    fused_layers: str = option("auto", "C++ layers on CPU; auto: if there is a compiler", choices=USES, on_resume=ANY)
+    fused_layers: str = option(
+        "auto", "C++ layers on CPU; auto: if there is a compiler", choices=FUSED_LAYERS_CHOICES, on_resume=ANY
+    )
 
 
 def run_main(main: Callable[[Settings], int | None], kind: type[Settings], messages: str = "stdout") -> NoReturn:

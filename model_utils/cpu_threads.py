@@ -7,7 +7,7 @@ import os
 from model_utils.control_groups import limits
 from model_utils.errors import DeviceError
 
-_threads = [0]
+_chosen_threads = 0  # of this process; 0: not chosen yet
 
 
 def choose_threads(threads: int, processes: int = 1) -> int:
@@ -19,22 +19,31 @@ def choose_threads(threads: int, processes: int = 1) -> int:
     Raises:
         DeviceError: this process may not use as many cores, or already computes with another number.
     """
+    global _chosen_threads
     cores = len(os.sched_getaffinity(0))
     if threads > cores:
         raise DeviceError(f"threads is {threads}, but this process may use {cores} core(s): allowed is 0 to {cores}")
+    threads = threads or _default_threads(cores, processes)
+    if _chosen_threads not in (0, threads):
+        raise DeviceError(
+            f"this process already computes with {_chosen_threads} thread(s) and cannot change to {threads}"
+        )
+    _chosen_threads = threads
+    return threads
+
+
+def _default_threads(cores: int, processes: int) -> int:
+    """Return OMP_NUM_THREADS, at most `cores`, or without it this process's share of the available cores."""
     # os.environ still has the user's value: MindSpore sets the variable to 1 below Python.
     omp_threads = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    share = max(1, min(cores, math.ceil(cpu_limit())) // processes)
-    threads = threads or (min(cores, int(omp_threads)) if omp_threads.isdecimal() and int(omp_threads) else share)
-    if _threads[0] not in (0, threads):
-        raise DeviceError(f"this process already computes with {_threads[0]} thread(s) and cannot change to {threads}")
-    _threads[0] = threads
-    return threads
+    if omp_threads.isdecimal() and int(omp_threads):
+        return min(cores, int(omp_threads))
+    return max(1, min(cores, math.ceil(cpu_limit())) // processes)
 
 
 def threads() -> int:
     """Return the number of compute threads, choosing it at the first call."""
-    return _threads[0] or choose_threads(0)
+    return _chosen_threads or choose_threads(0)
 
 
 def cpu_limit() -> float:

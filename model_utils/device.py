@@ -196,10 +196,6 @@ def _join_ranks(device_num: int) -> tuple[int, int]:
     return rank, rank_size
 
 
-class DeviceConfig(OneDeviceConfig):
-    """Print the device that commands would use, and check it: python -m model_utils.device."""
-
-
 def check_product(compute_type: str) -> float:
     """Return the error of a (512, 512) product against numpy in float64, relative to the largest entry.
 
@@ -216,12 +212,16 @@ def check_product(compute_type: str) -> float:
     product = ops.matmul(ms.Tensor(left), ms.Tensor(right)).asnumpy()
     difference = float(np.abs(product - exact).max() / np.abs(exact).max())
     allowed = {"float32": 1e-5, "float16": 2e-3}[compute_type]
-    if not difference <= allowed:
+    if not difference <= allowed:  # also raised for NaN
         raise DeviceError(
             f"a {compute_type} matrix product on the device differs from numpy's by {difference:.1e} of its largest "
             f"entry, allowed is {allowed:.0e}"
         )
     return difference
+
+
+class DeviceConfig(OneDeviceConfig):
+    """Print the device that commands would use, and check it: python -m model_utils.device."""
 
 
 def main(config: DeviceConfig) -> None:

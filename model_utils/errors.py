@@ -3,8 +3,9 @@
 The entry scripts print them without a traceback and exit with code 2 (model_utils.config.run_main).
 """
 
+import itertools
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 LONGEST = 2000  # characters in an error sentence
@@ -82,10 +83,10 @@ _SHORT.maxstring = 80
 _SHORT.maxother = 80
 
 
-def first_few(items: Sequence[str], limit: int = 3) -> str:
+def first_few(items: Iterable[str], limit: int = 3) -> str:
     """Return at most `limit` items, long ones cut, joined with commas and followed by "..." if there are more."""
-    shown = [shorten_text(item, LONGEST_ITEM) for item in items[:limit]]
-    return ", ".join(shown) + (", ..." if len(items) > limit else "")
+    first = [shorten_text(item, LONGEST_ITEM) for item in itertools.islice(items, limit + 1)]
+    return ", ".join([*first[:limit], "..."] if len(first) > limit else first)
 
 
 def shorten_text(text: str, length: int = 80) -> str:

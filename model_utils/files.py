@@ -101,7 +101,7 @@ def scratch_folder(target: Path) -> Iterator[Path]:
     Its random name and its mode prevent other users from planting links in it. It is locked while this process lives,
     so that remove_leftovers, also called here, can tell leftovers of killed processes. OSErrors inside name `target`.
     """
-    with naming(target), contextlib.ExitStack() as at_end:
+    with naming_in_errors(target), contextlib.ExitStack() as at_end:
         remove_leftovers(target.parent)
         folder = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=target.parent))
         at_end.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -132,7 +132,7 @@ def _locked(folder: Path, operation: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def naming(target: Path) -> Iterator[None]:
+def naming_in_errors(target: Path) -> Iterator[None]:
     """Set the file name of OSErrors to `target` if they name none (write() on a full disk) or a scratch file."""
     try:
         yield
@@ -183,9 +183,10 @@ def _replacing(path: Path) -> Iterator[Path]:
         if status is None:
             make_readable(temporary)
         else:
-            for owner in (-1, status.st_gid), (status.st_uid, -1):
-                with contextlib.suppress(OSError):  # a group that this user is not in, or another user
-                    os.chown(temporary, *owner)
+            with contextlib.suppress(OSError):  # a group that this user is not in
+                os.chown(temporary, -1, status.st_gid)
+            with contextlib.suppress(OSError):  # another user
+                os.chown(temporary, status.st_uid, -1)
             temporary.chmod(stat.S_IMODE(status.st_mode) | stat.S_IWUSR)
         sync_to_disk(temporary)
         temporary.replace(target)

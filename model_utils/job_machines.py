@@ -91,21 +91,10 @@ def find_machine(
         worker_num, node_rank, master_addr, master_port: msrun's options; None or "": not given.
 
     Raises:
-        ConfigError: a number is missing, no number or out of range; the first machine is not known.
+        ConfigError: a number is missing, is not one or is out of range; the first machine is not known.
     """
     engine = next((engine for engine in ENGINES if engine.sign in environment), None)
-    if worker_num is not None:
-        if worker_num < local_size or worker_num % local_size:
-            expected = f"a multiple of the {local_size} processes of a machine"
-            raise ConfigError(key="worker_num", value=worker_num, expected=expected)
-        count = worker_num // local_size
-    elif engine:
-        count = _number(environment, engine.count, 0)
-        if not count:
-            expected = f"the ranks of all machines, whose number {engine.name} does not tell ({engine.sign} is set)"
-            raise ConfigError(key="worker_num", value=None, expected=expected)
-    else:
-        count = 1
+    count = _machine_count(local_size, worker_num, engine, environment)
     port = _number(environment, "MASTER_PORT", MASTER_PORT) if master_port is None else master_port
     if not 1 <= port < LARGEST_PORT:
         raise ConfigError(key="master_port", value=port, expected=f"1 to {LARGEST_PORT - 1}")
@@ -123,6 +112,24 @@ def find_machine(
     if not address:
         raise ConfigError(key="master_addr", value="", expected="the name or address of the first machine")
     return Machine(node_rank, count, local_size, address, port)
+
+
+def _machine_count(
+    local_size: int, worker_num: int | None, engine: Engine | None, environment: Mapping[str, str]
+) -> int:
+    """Return the number of machines; raise ConfigError if worker_num is no multiple of local_size, or needed."""
+    if worker_num is not None:
+        if worker_num < local_size or worker_num % local_size:
+            expected = f"a multiple of the {local_size} processes of a machine"
+            raise ConfigError(key="worker_num", value=worker_num, expected=expected)
+        return worker_num // local_size
+    if engine is None:
+        return 1
+    count = _number(environment, engine.count, 0)
+    if not count:
+        expected = f"the ranks of all machines, whose number {engine.name} does not tell ({engine.sign} is set)"
+        raise ConfigError(key="worker_num", value=None, expected=expected)
+    return count
 
 
 def _number(environment: Mapping[str, str], name: str, default: int) -> int:

@@ -49,10 +49,12 @@ def show_messages(stream: str = "stdout") -> None:
     encoding lacks are written as backslash escapes.
     """
     for name in {stream, "stderr"}:
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
-        if isinstance(getattr(sys, name), io.TextIOWrapper):
-            getattr(sys, name).reconfigure(errors="backslashreplace")
+        output = getattr(sys, name)
+        if output is None:
+            output = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+            setattr(sys, name, output)
+        if isinstance(output, io.TextIOWrapper):
+            output.reconfigure(errors="backslashreplace")
     root = logging.getLogger()
     root.handlers = [handler for handler in root.handlers if not isinstance(handler, _ConsoleHandler)]
     root.addHandler(_ConsoleHandler(stream))

@@ -32,27 +32,25 @@ def library_for(source: Path, is_needed: bool = False) -> Path | None:
     Raises:
         DeviceError: it is needed, but cannot be used.
     """
-    library_or_obstacle = _usable_library(source)
-    if isinstance(library_or_obstacle, Path):
-        return library_or_obstacle
-    if is_needed:
-        raise DeviceError(f"fused_layers is always, but {library_or_obstacle}")
-    return None
+    library, obstacle = _usable_library(source)
+    if library is None and is_needed:
+        raise DeviceError(f"fused_layers is always, but {obstacle}")
+    return library
 
 
 @functools.cache
-def _usable_library(source: Path) -> Path | str:
-    """Return the library's path, or the reason why it cannot be used as a sentence, which is also logged."""
+def _usable_library(source: Path) -> tuple[Path | None, str]:
+    """Return (path of the library, ""), or (None, a sentence why it cannot be used), which is also logged."""
     try:
         library, loaded = _load(source)
         find_obstacle = loaded.obstacle  # the library's own check, for instance of the CPU
         find_obstacle.restype = ctypes.c_char_p
         if not (obstacle := _loading_obstacle(library) or find_obstacle().decode()):
-            return library
+            return library, ""
     except (DeviceError, OSError) as error:
         obstacle = str(error)
     logger.warning(f"layers are not fused, so that networks compute more slowly: {obstacle}")
-    return obstacle
+    return None, obstacle
 
 
 def _load(source: Path) -> tuple[Path, ctypes.CDLL]:

@@ -56,8 +56,9 @@ def describe_driver() -> str:
 def gpu_plugin() -> Path | None:
     """Return the path of MindSpore's GPU plugin, or None if the installed wheel has none."""
     package = find_spec("mindspore")
-    locations = package.submodule_search_locations if package else None
-    path = Path(next(iter(locations or [""]))) / "lib/plugin/libmindspore_gpu.so.11.6"
+    if package is None or not package.submodule_search_locations:
+        return None
+    path = Path(package.submodule_search_locations[0]) / "lib/plugin/libmindspore_gpu.so.11.6"
     return path if path.is_file() else None
 
 

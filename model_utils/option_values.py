@@ -27,7 +27,7 @@ TYPE_NAMES = {
     dict[str, tuple[Any, ...]]: "a mapping of keys to lists of values, {KEY: [VALUE, ...], ...}",
 }
 BOUND_NAMES = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-EPOCHS = {"num_train_epochs", "epoch_num", "epoch_size"}  # names of one option, here and in other libraries
+EPOCHS_KEYS = {"num_train_epochs", "epoch_num", "epoch_size"}  # names of one option, here and in other libraries
 QUOTE = "put text that yaml reads as another type in quotes"
 
 
@@ -76,7 +76,7 @@ def unknown_key(key: str, valid_keys: Sequence[str]) -> ConfigError:
         return name.removeprefix("--").rpartition(".")[2]
 
     key = key[:200]
-    names = EPOCHS if last_name(key) in EPOCHS else {last_name(key)}
+    names = EPOCHS_KEYS if last_name(key) in EPOCHS_KEYS else {last_name(key)}
     suggestions = [valid for valid in dict.fromkeys(valid_keys) if last_name(valid) in names][:3]
     suggestions = suggestions or difflib.get_close_matches(key, valid_keys, 1, cutoff=0.5)
     hint = f"did you mean {' or '.join(suggestions)}?" if suggestions else f"known are {', '.join(valid_keys[:20])}"
@@ -192,8 +192,7 @@ def read_value(value: Any, kind: Any) -> Any:
         kind: bool, int, float, str, an Enum, tuple[str, ...] or dict[str, tuple[Any, ...]].
     """
     if kind is str:
-        value = os.fspath(value) if isinstance(value, os.PathLike) else value
-        return _characters(value) if isinstance(value, str) else "" if value is None else value
+        return _read_text(value)
     if kind is bool:
         return BOOLEANS.get(str(value).lower(), value) if isinstance(value, str | int) else value
     if isinstance(kind, EnumType):
@@ -202,12 +201,26 @@ def read_value(value: Any, kind: Any) -> Any:
         return kind(value) if isinstance(value, str) else value
     if typing.get_origin(kind) is dict:
         return read_lists(value)
+    return _read_words(value)
+
+
+def _read_text(value: Any) -> Any:
+    """Return a text or path as a text that encodes, None as "", and any other value unchanged."""
+    if value is None:
+        return ""
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    return _checked_text(value) if isinstance(value, str) else value
+
+
+def _read_words(value: Any) -> tuple[str, ...]:
+    """Return a list of different texts, or a text with commas between them; raise ValueError for others."""
     if isinstance(value, str) and not value.startswith("["):
         value = [word.strip() for word in value.split(",") if word.strip()]
-    value = read_list(value)
-    if not all(isinstance(word, str) for word in value) or len(set(value)) < len(value):
+    words = read_list(value)
+    if not all(isinstance(word, str) for word in words) or len(set(words)) < len(words):
         raise ValueError
-    return tuple(map(_characters, value))
+    return tuple(map(_checked_text, words))
 
 
 def read_lists(value: Any) -> dict[str, tuple[Any, ...]]:
@@ -232,7 +245,7 @@ def read_list(value: Any) -> Sequence[Any]:
     return value or ()
 
 
-def _characters(text: str) -> str:
+def _checked_text(text: str) -> str:
     """Return the text; raise ValueError if it holds a NUL or cannot be encoded as UTF-8."""
     if "\0" in text:
         raise ValueError

@@ -1,6 +1,6 @@
-"""Meeting place of a job's ranks: one process serves it over TCP, with Python's standard library alone.
+"""Barriers of a job's ranks: one process serves them over TCP, with Python's standard library alone.
 
-The launcher of the first machine (scripts/launch.py) serves; ranks exchange values through it (src/training/ranks.py),
+The launcher of the first machine (scripts/launch.py) serves; ranks exchange values at barriers (src/training/ranks.py),
 and every launcher reports every 0.1 s which of its ranks have ended. A machine whose reports cease counts as lost.
 """
 
@@ -23,7 +23,7 @@ RETRY_INTERVAL = 0.5  # s between two attempts to reach a server that has not st
 
 
 class Rendezvous:
-    """State of the meetings of `size` ranks, for many threads; machine m has the ranks from m * local_size on."""
+    """Barriers of `size` ranks, for many threads; machine m has the ranks from m * local_size on."""
 
     def __init__(self, size: int, local_size: int = 0) -> None:
         self.size = size
@@ -33,12 +33,12 @@ class Rendezvous:
         self._silences: dict[int, float] = {}  # machine -> s since its last report
         self._changed = threading.Condition()
 
-    def exchange(self, rank: int, barrier: int, what: str, value: bytes, seconds: float) -> list[tuple[str, bytes]]:
+    def exchange(self, rank: int, barrier: int, name: str, value: bytes, seconds: float) -> list[tuple[str, bytes]]:
         """Leave a rank's value at a barrier, wait for all others and return the values of all, in order of ranks.
 
         Args:
             barrier: number of the barrier, from 1.
-            what: name of the barrier, for errors; returned with each value.
+            name: name of the barrier, for errors; returned with each value.
             seconds: longest time to wait.
 
         Raises:
@@ -47,17 +47,17 @@ class Rendezvous:
         remaining = seconds  # of this process's own time, as in count_silence
         with self._changed:
             values = self._barriers.setdefault(barrier, {})
-            values[rank] = (what, value)
+            values[rank] = (name, value)
             self._barriers.pop(barrier - 1, None)  # it is complete, and those that still read it have its values
             self._changed.notify_all()
             while absent := sorted({*range(self.size)} - {*values}):
                 for other in absent:
                     if other in self._ended:
-                        raise UserError(f"rank {other} has ended while this one waited for it at {what}")
-                    if loss := self._loss(other // self.local_size):
-                        raise UserError(f"rank {other} has not come to {what}: {loss}")
+                        raise UserError(f"rank {other} has ended while this one waited for it at {name}")
+                    if silence := self._too_long_silence(other // self.local_size):
+                        raise UserError(f"rank {other} has not come to {name}: {silence}")
                 if remaining <= 0:
-                    raise UserError(f"rank {absent[0]} has not come to {what} within {seconds / 60:g} minutes")
+                    raise UserError(f"rank {absent[0]} has not come to {name} within {seconds / 60:g} minutes")
                 start = time.monotonic()
                 self._changed.wait(min(1.0, remaining))
                 remaining -= min(1.0, time.monotonic() - start)
@@ -73,11 +73,10 @@ class Rendezvous:
             self._silences[machine] = 0.0
             self._ended.update(ended)
             self._changed.notify_all()
-            failures = ((rank, reason) for rank, reason in self._ended.items() if reason)
-            rank, reason = next(failures, (-1, ""))
-            if reason:
-                return "" if rank // self.local_size == machine else f"rank {rank} failed: {reason}"
-            return next(filter(None, map(self._loss, self._silences)), "")
+            for rank, reason in self._ended.items():
+                if reason:
+                    return "" if rank // self.local_size == machine else f"rank {rank} failed: {reason}"
+            return next(filter(None, map(self._too_long_silence, self._silences)), "")
 
     def join(self, machine: int, size: int, local_size: int) -> None:
         """Record that a machine takes part; raise UserError if it expects another job, or another one has its index."""
@@ -92,7 +91,7 @@ class Rendezvous:
     def has_running_ranks(self) -> bool:
         """Return True if a rank has not ended whose machine has joined and is not lost."""
         with self._changed:
-            present = {machine for machine in self._silences if not self._loss(machine)}
+            present = {machine for machine in self._silences if not self._too_long_silence(machine)}
             return any(rank not in self._ended and rank // self.local_size in present for rank in range(self.size))
 
     def count_silence(self, seconds: float) -> None:
@@ -104,8 +103,8 @@ class Rendezvous:
             for machine in self._silences:
                 self._silences[machine] += seconds
 
-    def _loss(self, machine: int) -> str:
-        """Return that a machine is lost, as a sentence; "" if it is not."""
+    def _too_long_silence(self, machine: int) -> str:
+        """Return a sentence if a machine counts as lost; "" if it does not."""
         if self._silences.get(machine, 0.0) <= SILENCE:
             return ""
         return f"machine {machine} has not answered for {SILENCE} s"
@@ -175,9 +174,9 @@ class RendezvousClient:
                     raise UserError(f"{self._name} does not answer as this job's first machine: {error}") from error
                 time.sleep(RETRY_INTERVAL)
 
-    def exchange(self, rank: int, barrier: int, what: str, value: bytes, seconds: float) -> list[tuple[str, bytes]]:
+    def exchange(self, rank: int, barrier: int, name: str, value: bytes, seconds: float) -> list[tuple[str, bytes]]:
         """Call Rendezvous.exchange; also raise UserError if the launcher has ended."""
-        return self._call(what, None, "exchange", rank, barrier, what, value, seconds)
+        return self._call(name, None, "exchange", rank, barrier, name, value, seconds)
 
     def report(self, machine: int, ended: Mapping[int, str]) -> str:
         """Call Rendezvous.report; also return that the server is lost, after SILENCE seconds without its answer."""
@@ -190,11 +189,11 @@ class RendezvousClient:
         """Call Rendezvous.join; raise its errors."""
         self._call("its start", SILENCE, "join", machine, size, local_size)
 
-    def _call(self, what: str, max_polls: int | None, method: str, *arguments: Any) -> Any:
+    def _call(self, moment: str, max_polls: int | None, method: str, *arguments: Any) -> Any:
         """Return the server's answer to one call.
 
         Args:
-            what: what this process does, for errors.
+            moment: the barrier, or what else this process is at, for errors.
             max_polls: polls of a second before the server counts as lost; None: without end.
         """
         try:
@@ -205,15 +204,15 @@ class RendezvousClient:
                 if max_polls is not None and polls >= max_polls:
                     self._connection.close()  # later calls fail at once
                     raise UserError(f"the first machine ({self._name}) has not answered for {max_polls} s")
-                self._check_launcher(what)
+                self._check_launcher(moment)
             answer = self._connection.recv()
         except (EOFError, OSError) as error:
-            self._check_launcher(what)
-            raise UserError(f"the first machine ({self._name}) has ended, noticed at {what}") from error
+            self._check_launcher(moment)
+            raise UserError(f"the first machine ({self._name}) has ended, noticed at {moment}") from error
         if isinstance(answer, UserError):
             raise answer
         return answer
 
-    def _check_launcher(self, what: str) -> None:
+    def _check_launcher(self, moment: str) -> None:
         if self.launcher and self.launcher != os.getppid():
-            raise UserError(f"scripts/launch.py (process {self.launcher}) has ended, this rank ends at {what}")
+            raise UserError(f"scripts/launch.py (process {self.launcher}) has ended, this rank ends at {moment}")

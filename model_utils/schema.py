@@ -210,23 +210,23 @@ def merge(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 def _config_error(error: ValidationError, kind: type[Config]) -> ConfigError:
     """Return the first of pydantic's errors as a ConfigError."""
     first = error.errors(include_url=False)[0]
-    steps = first["loc"]
-    path = key_path(steps)
+    path = key_path(first["loc"])
     reason = first.get("ctx", {}).get("error")
     if isinstance(reason, ConfigError):  # raised by check_together()
         return reason.at(f"in {path}") if path else reason
-    for step in steps[:-1]:
-        if isinstance(step, str):
-            kind = rules_of(kind.model_fields[step]).section or kind
-    if steps[-1] in kind.model_fields and first["type"] == "extra_forbidden":
+    *parents, key = first["loc"]
+    for parent in parents:
+        if isinstance(parent, str):  # not the index of an item
+            kind = rules_of(kind.model_fields[parent]).section or kind
+    if key in kind.model_fields and first["type"] == "extra_forbidden":
         return ConfigError(f"{path} is given by both of its names: leave one out", key=path)
     if first["type"] in ("extra_forbidden", "invalid_key"):
-        prefix = path.removesuffix(str(steps[-1]))
-        return unknown_key(path, [*(prefix + key for key in kind.model_fields), *dict(leaves_of(kind, prefix))])
-    if isinstance(steps[-1], int):
+        prefix = path.removesuffix(str(key))
+        return unknown_key(path, [*(prefix + name for name in kind.model_fields), *dict(leaves_of(kind, prefix))])
+    if isinstance(key, int):
         return ConfigError(key=path, value=first["input"], expected="a mapping of keys")
     fields = {field.validation_alias: field for field in kind.model_fields.values()} | kind.model_fields
-    expected = describe_allowed(fields[steps[-1]])
+    expected = describe_allowed(fields[key])
     needs_quotes = expected.startswith("text") and not isinstance(first["input"], str)
     return ConfigError(key=path, value=first["input"], expected=expected, hint=QUOTE if needs_quotes else "")
 
@@ -246,18 +246,25 @@ def _read_file(kind: type[Config], path: str) -> dict[str, Any]:
     Keys of classes that share the file are checked and left out; if there are any, `not_shared` keys are left out too.
     """
     tree = {} if path == os.devnull else read_yaml(path)
-    own_tree: dict[str, Any] = {}
     valid_keys: list[str] = []
-    for owner in (*kind.file_sharers, kind):  # `kind` is the last one
-        names = names_of(owner)
-        valid_keys += [*names, *dict(leaves_of(owner))]
-        own_tree = {key: value for key, value in tree.items() if key in names}
-        own_values = _checked(owner, own_tree, path)
+    for sharer in kind.file_sharers:
+        valid_keys += [*names_of(sharer), *dict(leaves_of(sharer))]
+        _checked(sharer, _keys_of(sharer, tree), path)
+    valid_keys += [*names_of(kind), *dict(leaves_of(kind))]
+    own_tree = _keys_of(kind, tree)
+    own_values = _checked(kind, own_tree, path)
     for key in tree:
         if key not in valid_keys:
             raise unknown_key(str(key), valid_keys).at(path)
-    not_shared = kind.not_shared if len(own_tree) < len(tree) else frozenset()
-    return {key: value for key, value in own_values.items() if key not in not_shared}
+    if len(own_tree) == len(tree):
+        return own_values
+    return {key: value for key, value in own_values.items() if key not in kind.not_shared}
+
+
+def _keys_of(kind: type[Config], tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a tree that belongs to a class, with aliases as they are."""
+    names = names_of(kind)
+    return {key: value for key, value in tree.items() if key in names}
 
 
 def _check_used(config: Config, flags: Mapping[str, Any], prefix: str = "") -> None:
@@ -285,16 +292,17 @@ def load_config(kind: type[ConfigType], argv: Sequence[str] | None = None) -> Co
         ConfigError: a file, key or value is wrong; names the file or the command line, the key and what is allowed.
         SystemExit: after printing the help, if --help is among the words.
     """
-    words = parse_flags(kind, argv)
-    path = words.pop("config_path", None) or (str(ROOT / kind.config_file) if kind.config_file else os.devnull)
-    wants_help = words.pop("help", False)
+    flag_values = parse_flags(kind, argv)
+    default_path = str(ROOT / kind.config_file) if kind.config_file else os.devnull
+    path = flag_values.pop("config_path", None) or default_path
+    wants_help = flag_values.pop("help", False)
     tree = _read_file(kind, path)
     if wants_help:
         make_parser(kind, kind(**tree), path).print_help()
         raise SystemExit(0)
-    _checked(kind, nest(words), COMMAND_LINE)
-    keys = {field.validation_alias: key for key, field in kind.model_fields.items()}
-    flags = kind.complete_flags(nest({keys.get(name, name): value for name, value in words.items()}))
+    _checked(kind, nest(flag_values), COMMAND_LINE)
+    key_of_alias = {field.validation_alias: key for key, field in kind.model_fields.items()}
+    flags = kind.complete_flags(nest({key_of_alias.get(name, name): value for name, value in flag_values.items()}))
     try:
         config = kind(**merge(tree, flags))
     except ConfigError as error:

@@ -3,7 +3,7 @@
 The ranks form one of MindSpore's dynamic clusters, with a scheduler process and environment variables. Rank 0's output
 is shown; the output of all is kept in LOGS. SIGTERM, Ctrl-C and the end of the terminal (SIGHUP, unless nohup ignores
 it) are forwarded to the ranks, which save and exit. When a rank fails, the others notice (src/training/ranks.py) and
-have GRACE seconds to end; the last line names the rank and its reason. A rank that is paused (SIGSTOP) for PAUSED
+have GRACE seconds to end; the last line names the rank and its reason. A rank that is paused (SIGSTOP) for MAX_PAUSE
 seconds while another runs counts as failed.
 
 A job of several machines has a launcher on each (model_utils/job_machines.py). That of the first machine runs the
@@ -30,15 +30,15 @@ from model_utils.job_machines import LOCAL_SIZE, Machine, find_machine
 from model_utils.rendezvous import ADDRESS, KEY, LAUNCHER, SILENCE, Rendezvous, RendezvousClient, RendezvousServer
 
 GRACE = 12.0  # s that ranks have to end after one that failed; checkpoints not complete by then are lost
-PAUSED = 15.0  # s that a rank may be paused; GRACE + PAUSED must stay below the 30 s timeout of a CPU's collective
+MAX_PAUSE = 15.0  # s; GRACE + MAX_PAUSE must stay below the 30 s timeout of a CPU's collective
 POLL_INTERVAL = 0.1  # s between two looks at the ranks and reports to the first machine
-SHOWN = 5.0  # s to wait for a slow reader of the output before the failure is reported
+READER_WAIT = 5.0  # s to wait for a slow reader of the output before the failure is reported
 SIGNAL_WAIT = 0.5  # s after which a rank that received the signal itself has logged STOP_MESSAGE
 STOP_MESSAGE = b"asked to stop"  # logged by src/training/stop_signals.py
 START_TIMEOUT = 600  # s for the cluster to form, the default of msrun
 SCHEDULER = [sys.executable, "-P", "-c", "from mindspore import communication; communication.init()"]
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-STOPPED = tuple(128 + number for number in SIGNALS)  # exit codes of a rank that saved because it was asked to stop
+SAVED_CODES = tuple(128 + number for number in SIGNALS)  # exit codes of a rank that saved after a stop request
 
 
 @dataclass(frozen=True)
@@ -93,11 +93,11 @@ class Job:
         self.rendezvous: Rendezvous | RendezvousClient  # of the first machine: its own object, or a connection to it
         self.ranks: list[JobProcess] = []
         self.scheduler: JobProcess | None = None  # on the first machine
-        self.stop = 0  # the signal by which the ranks were asked to stop
-        self.requests = 0  # number of signals received
-        self.pauses: dict[JobProcess, float] = {}  # s that ranks have been paused while others run
-        self.paused: list[JobProcess] = []  # ranks killed because they were paused too long
-        self.ended = threading.Event()  # set when all ranks have ended
+        self.stop_signal = 0  # the signal by which the ranks were asked to stop
+        self.signal_count = 0  # number of signals received
+        self.paused_seconds: dict[JobProcess, float] = {}  # of ranks that are paused while others run
+        self.killed_in_pause: list[JobProcess] = []  # ranks that were paused too long
+        self.all_ended = threading.Event()  # set when all ranks have ended
         self.failed: JobProcess | None = None  # the first process of this machine that failed
         self.failure_elsewhere = ""  # why the job has failed on another machine
 
@@ -156,14 +156,14 @@ class Job:
 
         A rank that is asked twice does not save, and systemd or Slurm may signal all processes of a job.
         """
-        is_first = not self.stop
-        self.stop = number
-        self.requests += 1
+        is_first = not self.stop_signal
+        self.stop_signal = number
+        self.signal_count += 1
         # At the end of a terminal both the system and the shell send SIGHUP; the second one must not end the save.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         if is_first:
             time.sleep(SIGNAL_WAIT)
-            if self.requests > 1:  # a second signal came meanwhile and was forwarded to all ranks
+            if self.signal_count > 1:  # a second signal came meanwhile and was forwarded to all ranks
                 return
         for rank in self.ranks:
             if rank.process.poll() is None and not (is_first and STOP_MESSAGE in rank.log.read_bytes()):
@@ -184,8 +184,8 @@ class Job:
         try:
             codes = self.watch()
         finally:
-            self.ended.set()
-        output_thread.join(SHOWN)
+            self.all_ended.set()
+        output_thread.join(READER_WAIT)
         message = self.failure_elsewhere
         if message:
             code = next(filter(None, codes), 1)
@@ -193,10 +193,12 @@ class Job:
             code = self.failed.process.returncode
             message = f"{self.failed.name} failed: {self.reason(self.failed)} (its output: {self.failed.log})"
         else:
-            code = 128 + self.stop if self.stop and any(codes) else max(codes)
+            code = max(codes)
+            if self.stop_signal and any(codes):
+                code = 128 + self.stop_signal
         if message:
             write(sys.stderr.fileno(), f"error: {message}\n".encode(errors="replace"))
-        while output_thread.is_alive() and not self.stop:
+        while output_thread.is_alive() and not self.stop_signal:
             output_thread.join(0.1)
         return code if code >= 0 else 128 - code  # as a shell reports a signal
 
@@ -212,9 +214,9 @@ class Job:
             else:
                 time.sleep(POLL_INTERVAL)
             codes = self.poll()
-        is_short = self.failed or self.failure_elsewhere or self.stop
-        end = time.monotonic() + (2 * SILENCE if is_short else START_TIMEOUT)
-        if isinstance(self.rendezvous, Rendezvous):  # which other machines still need
+        if isinstance(self.rendezvous, Rendezvous):  # other machines still need it
+            has_ended_early = self.failed or self.failure_elsewhere or self.stop_signal
+            end = time.monotonic() + (2 * SILENCE if has_ended_early else START_TIMEOUT)
             while self.rendezvous.has_running_ranks() and time.monotonic() < end:
                 self.poll()
                 time.sleep(POLL_INTERVAL)
@@ -227,25 +229,27 @@ class Job:
         failures = [rank for rank, code in zip(self.ranks, codes, strict=True) if self.is_failure(code)]
         # Only while all ranks run: afterwards the scheduler may fail because ranks have ended.
         is_scheduler_lost = self.scheduler and self.scheduler.process.poll() and codes == [None] * len(codes)
-        if is_scheduler_lost and not (self.failed or self.stop):
+        if is_scheduler_lost and not (self.failed or self.stop_signal):
             failures = [self.scheduler]
             self.ask_to_stop(signal.SIGTERM)
         if failures and not self.failed:
             # Of several at once, one with an error sentence: the others may have ended because of it.
-            self.failed = max(failures, key=lambda failure: (failure in self.paused, bool(failure.errors())))
-        ended = {}
+            self.failed = max(failures, key=lambda failure: (failure in self.killed_in_pause, bool(failure.errors())))
+        ended_ranks = {}
         for rank, process, code in zip(self.machine.ranks, self.ranks, codes, strict=True):
             if code is not None:
-                ended[rank] = self.reason(process) if process in failures else ""
+                ended_ranks[rank] = self.reason(process) if process in failures else ""
         if isinstance(self.rendezvous, Rendezvous):
             self.rendezvous.count_silence(POLL_INTERVAL)
-        failure = self.rendezvous.report(self.machine.index, ended)
+        failure = self.rendezvous.report(self.machine.index, ended_ranks)
         self.failure_elsewhere = self.failure_elsewhere or failure
         return codes
 
     def reason(self, failed: JobProcess) -> str:
         """Return why a process failed."""
-        return f"did not answer for {PAUSED:g} s (paused)" if failed in self.paused else failed.reason()
+        if failed in self.killed_in_pause:
+            return f"did not answer for {MAX_PAUSE:g} s (paused)"
+        return failed.reason()
 
     def end_paused(self) -> None:
         """Kill the ranks that have been paused too long while another runs.
@@ -256,25 +260,25 @@ class Job:
         paused = [rank for rank in running if rank.is_paused()]
         if len(paused) == len(running) and self.machine.count == 1:
             paused = []
-        self.pauses = {rank: self.pauses.get(rank, 0.0) + POLL_INTERVAL for rank in paused}
-        for rank, seconds in self.pauses.items():
-            if seconds > PAUSED:
+        self.paused_seconds = {rank: self.paused_seconds.get(rank, 0.0) + POLL_INTERVAL for rank in paused}
+        for rank, seconds in self.paused_seconds.items():
+            if seconds > MAX_PAUSE:
                 rank.process.kill()
                 rank.process.wait()
-                self.paused.append(rank)
+                self.killed_in_pause.append(rank)
 
     def show_first_rank(self) -> None:
         """Copy the log of this machine's first rank to this process's stdout until all its ranks have ended."""
-        ended = False
+        is_over = False
         with self.ranks[0].log.open("rb") as log:
-            while not ended:
-                ended = self.ended.wait(0.1)
+            while not is_over:
+                is_over = self.all_ended.wait(0.1)
                 write(sys.stdout.fileno(), log.read())
 
     def is_failure(self, code: int | None) -> bool:
         """Return True if this exit code is an error and no consequence of a stop request; None (running) is neither."""
-        killed_on_request = self.stop and code == -signal.SIGTERM
-        return code not in (None, 0, *STOPPED) and not killed_on_request
+        killed_on_request = self.stop_signal and code == -signal.SIGTERM
+        return code not in (None, 0, *SAVED_CODES) and not killed_on_request
 
 
 def write(stream: int, output: bytes) -> None:
@@ -316,8 +320,8 @@ def main() -> int:
             signal.signal(number, job.ask_to_stop)
     try:
         job.start()
-        if job.stop:  # a signal during the start: ranks started later have not received it
-            job.ask_to_stop(job.stop)
+        if job.stop_signal:  # a signal during the start: ranks started later have not received it
+            job.ask_to_stop(job.stop_signal)
         return job.wait()
     finally:
         job.kill()

@@ -119,7 +119,7 @@ def read_examples(
     label_columns = columns.indicators or (columns.label,)
     has_label = labelled or any(map(table.has, label_columns))
     selected = [*texts, *label_columns] if has_label else texts
-    column_indices = [table.place(column) for column in selected]
+    column_indices = [table.column_index(column) for column in selected]
     is_by_number = not {*selected} <= {*table.names}
     if is_by_number and not columns.names and not names_its_columns(path):
         # Column numbers suggest a file without a header.

@@ -111,7 +111,7 @@ def test_all_sides_have_as_many_threads(monkeypatch: pytest.MonkeyPatch) -> None
     session = SimpleNamespace(SessionOptions=SimpleNamespace, InferenceSession=lambda _, options, providers: options)
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setitem(sys.modules, "onnxruntime", session)
-    monkeypatch.setattr(cpu_threads, "_threads", [3])
+    monkeypatch.setattr(cpu_threads, "_chosen_threads", 3)
     assert forward.export_to_onnxruntime(load_torch(), None, {}).intra_op_num_threads == 3 and chosen == [3]
 
 
@@ -127,7 +127,7 @@ def test_the_report_of_a_contest(
     tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("benchmarks.commands.machine_facts", dict)
-    monkeypatch.setattr(cpu_threads, "_threads", [3])
+    monkeypatch.setattr(cpu_threads, "_chosen_threads", 3)
     both = contest([11.0], [11.00001])
     both.sides[1].seconds = [4.0, 3.0, 5.0]
     assert report_contest(TrainStepConfig(output=tmp_path / "figures.json"), both, 1e-5) == 0

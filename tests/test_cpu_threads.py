@@ -22,7 +22,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     (tmp_path / "groups/user/container").mkdir(parents=True)
     monkeypatch.setattr(control_groups, "OWN_GROUP", tmp_path / "own")
     monkeypatch.setattr(control_groups, "CONTROL_GROUPS", tmp_path / "groups")
-    monkeypatch.setattr(cpu_threads, "_threads", [0])
+    monkeypatch.setattr(cpu_threads, "_chosen_threads", 0)
     return tmp_path / "groups"
 
 

@@ -51,7 +51,7 @@ def test_the_speed_of_products_is_their_operations_by_their_time(monkeypatch: py
     monkeypatch.setattr(device_share, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     utilisation = Utilisation(BASE)
     utilisation.measure_device()
-    size = 2 * device_share.BLOCK  # half a second is long enough
+    size = 2 * device_share.MIN_ROWS  # half a second is long enough
     assert utilisation.peak == matmul_flops_per_second(BASE) == 2 * size**3 / 0.5
     assert utilisation.mfu(size**3) == 0.25
 

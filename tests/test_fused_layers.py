@@ -20,7 +20,7 @@ import pytest
 from mindspore import Parameter, Tensor, nn, ops
 
 from model_utils import device, native_code
-from model_utils.backend import USES, Backend
+from model_utils.backend import FUSED_LAYERS_CHOICES, Backend
 from model_utils.device import setup_device
 from model_utils.errors import DeviceError
 from model_utils.files import sealed
@@ -395,7 +395,7 @@ def test_a_compiler_that_waits_instead_of_saying_its_version_is_a_sentence(
 
 
 def test_the_configuration_says_whether_they_are_used() -> None:
-    for choice in USES:
+    for choice in FUSED_LAYERS_CHOICES:
         chosen = setup_device("CPU", fused_layers=choice)
         assert native_operations.is_fused(chosen.backend) == (choice != "never")
     assert Backend.of("GPU", "auto") is Backend.ACCELERATOR
@@ -568,7 +568,7 @@ def test_the_number_of_threads_changes_the_last_digits_at_most(tmp_path: Path) -
     script = (
         "import sys, numpy as np; from mindspore import Tensor, float32\n"
         "from model_utils.device import setup_device; setup_device('CPU')\n"
-        "from model_utils import cpu_threads; cpu_threads._threads[0] = int(sys.argv[2])  # more than cores, too\n"
+        "from model_utils import cpu_threads; cpu_threads._chosen_threads = int(sys.argv[2])  # more than cores, too\n"
         "from src.nn import layers; from tests.helpers.gradients import Gradients\n"
         "from tests.helpers.layer_inputs import Attend, attention_inputs, normal\n"
         "dout, inputs = normal(900, 48), [Tensor(each) for each in attention_inputs(3, 300, 48)]\n"

@@ -69,7 +69,7 @@ def check(counts: np.ndarray | None = COUNTS, permuted: bool = False, **changes:
 def test_what_is_held_out_and_hidden_decides_where_it_is_known() -> None:
     assert (check().metric, check().unigram) == ("mlm_loss", 7.0)
     evaluated = check(eval_steps=10, eval_data_dir="held_out")
-    assert (evaluated.metric, evaluated.unigram, evaluated.height) == ("eval_hidden_mlm_loss", 7.1, 7.1)
+    assert (evaluated.metric, evaluated.unigram, evaluated.context_free) == ("eval_hidden_mlm_loss", 7.1, 7.1)
     assert evaluated.warning({"step": 30, "mlm_loss": 9.0, "eval_hidden_mlm_loss": 7.09}, 0.5)
     for loss in (None, 7.0):
         assert not evaluated.warning({"step": 30, "mlm_loss": 9.0, "eval_hidden_mlm_loss": loss}, 0.5)
@@ -78,11 +78,11 @@ def test_what_is_held_out_and_hidden_decides_where_it_is_known() -> None:
 
 def test_copying_of_tokens_left_in_place_is_nothing_learnt() -> None:
     plain = check()
-    assert plain.height == pytest.approx(0.9 * 7 + 0.2 * math.log(2), abs=1e-3)
+    assert plain.context_free == pytest.approx(0.9 * 7 + 0.2 * math.log(2), abs=1e-3)
     warning = plain.warning({"step": 30, "mlm_loss": 6.5}, 0.5)
     assert "7.000" in warning and "6.439" in warning
     assert not plain.warning({"step": 30, "mlm_loss": 6.4}, 0.5)
-    assert check(permuted=True).height == 7.0  # of permuted tokens none is copied
+    assert check(permuted=True).context_free == 7.0  # of permuted tokens none is copied
     assert loss_without_context(1.0, np.ones(3)) == 1.0  # of a vocabulary so small that nobody would copy
 
 

@@ -120,7 +120,7 @@ def test_what_stands_at_the_end_is_learnt(folder: Path) -> None:
     assert read(folder / "run/eval_results.json")["accuracy"] == 1.0
     assert read(folder / "run/task.json")["window_stride"] == STRIDE
     table = read_table(folder / "run/predictions_dev.tsv")
-    column = table.place("prediction")
+    column = table.column_index("prediction")
     assert [row[column] for _, row in table.rows] == [label for _, label in texts_and_labels()]
 
 

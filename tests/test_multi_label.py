@@ -123,7 +123,7 @@ def test_a_run_learns_fits_thresholds_and_writes_its_predictions(folder: Path) -
     assert task_info["task"] == "multi_label" and task_info["labels"] == ["art", "news", "sport"]
     assert len(task_info["thresholds"]) == 3 and set(task_info["thresholds"]) != {0.5}
     table = read_table(folder / "run/predictions_dev.tsv")
-    column = table.place("prediction")
+    column = table.column_index("prediction")
     assert [row[column] for _, row in table.rows] == ["news|sport", "art", "news", "sport", "art|news", "", "art|sport"]
     assert read(folder / "run/report_dev.json")["classes"]["art"] == {
         "precision": 1,

@@ -350,7 +350,7 @@ def test_distribute_kills_ranks_that_do_not_end(launch_project: Path) -> None:
 @pytest.mark.parametrize(("seconds", "code"), [(0.3, 0), (20, 137)])
 def test_distribute_names_a_rank_that_is_paused_too_long(launch_project: Path, seconds: float, code: int) -> None:
     """A shorter pause does no harm, nor does a rank that computes."""
-    set_constant(launch_project, "PAUSED", 3.0)
+    set_constant(launch_project, "MAX_PAUSE", 3.0)
     wake = f"subprocess.Popen(['sh', '-c', f'sleep {seconds}; kill -CONT {{os.getpid()}}'])"
     act = f"import subprocess; {wake}; os.kill(os.getpid(), signal.SIGSTOP); sys.exit(0)"
     done = run_ranks(launch_project, RANK.format(act=act, code=0), 2)
@@ -365,7 +365,7 @@ def test_distribute_tells_of_a_failed_rank_when_nobody_reads_its_output(launch_p
         "import os, sys, time\nprint('a line\\n' * 100_000, flush=True)\nif os.environ['RANK_ID'] == '1': 1 / 0\n"
         "import time; time.sleep(2)\n"
     )
-    launch = set_constant(launch_project, "SHOWN", 0.1)
+    launch = set_constant(launch_project, "READER_WAIT", 0.1)
     errors = launch_project / "errors.txt"
     command = [sys.executable, launch, "2", launch_project, launch_project / "rank.py"]
     with errors.open("w") as stderr:

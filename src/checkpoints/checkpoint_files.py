@@ -325,4 +325,4 @@ def set_parameters(parameters: dict, values: dict[str, np.ndarray]) -> None:
 
 def abbreviated(names: Iterable[str]) -> str:
     """Return the first ten names, or "none"."""
-    return first_few(list(names), 10) or "none"
+    return first_few(names, 10) or "none"

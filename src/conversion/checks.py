@@ -67,7 +67,8 @@ def match_names(
 
 def check_weights(values: Mapping[str, np.ndarray], config: AlbertConfig, origin: object) -> None:
     """Raise CheckpointError if a weight does not have the shape of the architecture."""
-    outputs = next((values[bias].size for module in MODULES if (bias := f"{module}.bias") in values), 0)
+    biases = [values[f"{module}.bias"] for module in MODULES if f"{module}.bias" in values]
+    outputs = biases[0].size if biases else 0
     expected = weight_shapes(config, outputs, np.size(values.get("classifier_hidden.bias", ())))
     wrong = [
         f"{name} is {value.shape}, by the architecture {expected[name]}"

@@ -67,10 +67,12 @@ def main(config: ConvertConfig) -> None:
     check_not_home(output, "the output")
     options = {"do_lower_case": config.do_lower_case} if config.source == "tf" else {}
     try:
-        if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+        is_empty_folder = output.is_dir() and not any(output.iterdir())
+        if output.exists() and not is_empty_folder:
             raise ConfigError(f"the output {output} exists and is not an empty folder; name a new one")
         model = READERS[config.source](Path(config.input), config.task, config.labels, **options)
-        layers, groups = model.architecture.num_hidden_layers, model.architecture.num_hidden_groups
+        layers = model.architecture.num_hidden_layers
+        groups = model.architecture.num_hidden_groups
         if layers % groups and config.source != config.target:  # each format rounds in its own way
             raise CheckpointError(
                 f"{layers} layers in {groups} groups cannot be converted: groups must have equal sizes"
@@ -80,4 +82,5 @@ def main(config: ConvertConfig) -> None:
     except OSError as error:
         raise CheckpointError(f"{error.filename or output}: {error.strerror}") from error
     count = sum(value.size for value in model.weights.values())
-    logger.info(f"wrote {output}: {count:,} parameters{f' for {model.task_info.task}' if model.task_info else ''}")
+    purpose = f" for {model.task_info.task}" if model.task_info else ""
+    logger.info(f"wrote {output}: {count:,} parameters{purpose}")

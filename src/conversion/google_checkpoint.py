@@ -37,8 +37,9 @@ def read_google(path: Path, task: str = "", labels: tuple[str, ...] = (), do_low
     matched = match_names({name: names[name] for name in names if name not in implied}, variables, skipped, prefix)
     values = implied | {name: from_google(variable, variables[variable]) for name, variable in matched.items()}
     check_weights(values, config, prefix)
-    several = len(values.get("classifier.bias", ())) > 1
-    task_info = resolve_task(values, {"task": "classification"} if several else {}, task, labels, prefix, prefix)
+    is_classifier = len(values.get("classifier.bias", ())) > 1  # of one output: regression or RACE
+    stated = {"task": "classification"} if is_classifier else {}
+    task_info = resolve_task(values, stated, task, labels, prefix, prefix)
     tokenizer = _find_vocabulary(config_file.parent, config.vocab_size, do_lower_case)
     return ModelFolder(config, tokenizer, task_info, checkpoint=Checkpoint(prefix, values, {}))
 

@@ -41,8 +41,9 @@ WORD_EMBEDDINGS = "embeddings.word_embeddings.weight"  # every model has it once
 ROWS_OF_TOKENS = ("albert.embeddings.word_embeddings", "mlm.bias")  # weights with a row for each token
 SMALLEST_MULTIPLE, LARGEST_MULTIPLE = 8, 512  # embeddings may be padded to a multiple (pad_to_multiple_of)
 POSITION_IDS = "embeddings.position_ids"  # 0, 1, 2, ...: a constant in older files
-GENERAL = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes of transformers that use tokenizer.json as it is
-CLASSES = ("AlbertTokenizer", "AlbertTokenizerFast", "BertTokenizer", "BertTokenizerFast", *GENERAL)
+GENERIC_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that use tokenizer.json as it is
+OWN_TOKENIZERS = ("AlbertTokenizer", "AlbertTokenizerFast", "BertTokenizer", "BertTokenizerFast")
+TOKENIZERS = (*OWN_TOKENIZERS, *GENERIC_TOKENIZERS)
 WITHOUT_POOLER = ("ForMaskedLM", "ForQuestionAnswering", "ForTokenClassification")  # ends of names of classes
 NOT_IN_BERT = ("embedding_size", "num_hidden_groups", "inner_group_num")
 # The class of transformers for each task of a fine-tuned model; SQuAD v2's beam search has none.
@@ -73,7 +74,7 @@ class TokenizerSettingsSchema(Schema):
         added_tokens_decoder: added tokens by their ids.
     """
 
-    tokenizer_class: Annotated[str, matching("|".join(CLASSES), f"one of {', '.join(CLASSES)}")] | None = None
+    tokenizer_class: Annotated[str, matching("|".join(TOKENIZERS), f"one of {', '.join(TOKENIZERS)}")] | None = None
     do_lower_case: bool = True
     strip_accents: bool | None = None
     keep_accents: Literal[False] = False
@@ -162,9 +163,7 @@ def _stated_task(described: ConfigSchema, outputs: int, file: Path) -> dict[str,
         raise CheckpointError(f"{file}: problem_type is regression with {outputs} outputs; allowed here is one")
     labels = {int(number): str(label) for number, label in (described.id2label or {}).items()}
     if labels.keys() != set(range(len(labels))):
-        raise CheckpointError(
-            f"{file}: id2label has the numbers {first_few(list(map(str, labels)))}, needed are 0, 1, ..."
-        )
+        raise CheckpointError(f"{file}: id2label has the numbers {first_few(map(str, labels))}, needed are 0, 1, ...")
     return described.albert_mindspore | {"task": task, "labels": [labels[number] for number in sorted(labels)]}
 
 
@@ -194,8 +193,8 @@ def _fit_rows(
 def _read_vocabulary(folder: Path) -> FullTokenizer | None:
     file = folder / TOKENIZER_CONFIG
     settings = read_json(file, TokenizerSettingsSchema) if file.is_file() else TokenizerSettingsSchema()
-    is_general = settings.tokenizer_class in GENERAL
-    lower = lower_cases(folder / TOKENIZER) if is_general else settings.do_lower_case
+    is_generic = settings.tokenizer_class in GENERIC_TOKENIZERS
+    lower = lower_cases(folder / TOKENIZER) if is_generic else settings.do_lower_case
     if "do_lower_case" in settings.model_fields_set and settings.do_lower_case != lower:
         raise DataError(f"{file}: do_lower_case is {settings.do_lower_case}, but {TOKENIZER} has {lower}")
     if settings.strip_accents not in (None, lower):
@@ -210,7 +209,7 @@ def _read_vocabulary(folder: Path) -> FullTokenizer | None:
         content, is_sentencepiece = extract_vocabulary(folder / TOKENIZER)
     vocabulary = folder / (SENTENCEPIECE if is_sentencepiece else WORDPIECE)
     tokenizer = open_tokenizer(vocabulary, lower, is_sentencepiece, content)
-    added = find_added_tokens(folder, tokenizer, is_general)
+    added = find_added_tokens(folder, tokenizer, is_generic)
     return tokenizer.with_added_tokens(added) if added else tokenizer
 
 

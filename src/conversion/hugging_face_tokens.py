@@ -1,7 +1,7 @@
 """Tokens that were added to a Hugging Face tokenizer, from all the files that may name them."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ class NamedTokenSchema(Schema):
     special: bool = False
 
 
-def find_added_tokens(folder: Path, tokenizer: FullTokenizer, is_general: bool) -> AddedTokens | None:
+def find_added_tokens(folder: Path, tokenizer: FullTokenizer, is_generic: bool) -> AddedTokens | None:
     """Return the added tokens of a folder, None if there are none.
 
     Special tokens without an id get the next free one, as in transformers. The five special tokens are left out,
@@ -40,30 +40,55 @@ def find_added_tokens(folder: Path, tokenizer: FullTokenizer, is_general: bool) 
 
     Args:
         tokenizer: tokenizer of the folder's vocabulary, without added tokens.
-        is_general: True if transformers uses tokenizer.json as it is and does not rebuild the tokenizer.
+        is_generic: True if transformers uses tokenizer.json as it is and does not rebuild the tokenizer.
 
     Raises:
         DataError: a file is damaged, or files contradict each other.
     """
     files = {name: _read(folder / name) for name in (TOKENIZER_CONFIG, SPECIALS_MAP, IDS, TOKENIZER)}
-    named: dict[str, NamedTokenSchema] = {}
+    tokens = _complete_tokens(_named_tokens(files, folder), tokenizer)
+    if not tokens:
+        return None
+    normalized_tokens = [token["content"] for token in tokens if token["normalized"]]
+    begins_words = not is_generic or _begins_words(files[TOKENIZER].get("pre_tokenizer"))
+    if normalized_tokens and not begins_words and tokenizer.is_sentencepiece:
+        raise DataError(
+            f"{folder / TOKENIZER}: the added token {shorten(normalized_tokens[0])} is normalized, and Metaspace's "
+            "prepend_scheme is not always, so that spaces before it are pieces: add it with normalized=False"
+        )
+    described = {
+        "begins_words": begins_words,
+        "normalizer": _normalizer(files[TOKENIZER], tokenizer, is_generic) if normalized_tokens else None,
+        "tokens": tokens,
+    }
+    return AddedTokens(validated(described, AddedTokensSchema, str(folder)), folder)
+
+
+def _named_tokens(files: Mapping[str, dict[str, Any]], folder: Path) -> list[NamedTokenSchema]:
+    """Return every token that the files name, once, with what they say together."""
+    tokens: dict[str, NamedTokenSchema] = {}
     for origin, value in _mentions(files, folder):
         token = validated(value, NamedTokenSchema, str(origin))
-        earlier = named.setdefault(token.content, token)
+        earlier = tokens.setdefault(token.content, token)
         if None not in (token.id, earlier.id) and token.id != earlier.id:
             raise DataError(f"{origin}: {shorten(token.content)} has the id {token.id}, another file {earlier.id}")
-        named[token.content] = earlier.model_copy(
+        tokens[token.content] = earlier.model_copy(
             update={
                 "id": token.id if earlier.id is None else earlier.id,
                 "special": earlier.special or (token.special and earlier.normalized is None),
             }
         )
+    return list(tokens.values())
+
+
+def _complete_tokens(named: Sequence[NamedTokenSchema], tokenizer: FullTokenizer) -> list[dict[str, Any]]:
+    """Return the tokens that the vocabulary's tokenizer does not find by itself, with all ids and flags."""
     specials = SENTENCEPIECE_SPECIALS if tokenizer.is_sentencepiece else WORDPIECE_SPECIALS
     user_defined = _user_defined(tokenizer)
-    taken = {token.id for token in named.values()} | set(tokenizer.inv_vocab)
+    taken = {token.id for token in named} | set(tokenizer.inv_vocab)
     free_ids = (index for index in itertools.count() if index not in taken)
     tokens = []
-    for token in named.values():
+    for token in named:
         is_in_model = not token.special and token.content in user_defined
         if token.content in specials.values() or is_in_model or not token.content:
             continue
@@ -72,21 +97,7 @@ def find_added_tokens(folder: Path, tokenizer: FullTokenizer, is_general: bool) 
             index = next(free_ids)
         normalized = not token.special if token.normalized is None else token.normalized
         tokens.append(token.model_dump() | {"id": index, "normalized": normalized})
-    if not tokens:
-        return None
-    normalized_tokens = [token["content"] for token in tokens if token["normalized"]]
-    begins_words = not is_general or _begins_words(files[TOKENIZER].get("pre_tokenizer"))
-    if normalized_tokens and not begins_words and tokenizer.is_sentencepiece:
-        raise DataError(
-            f"{folder / TOKENIZER}: the added token {shorten(normalized_tokens[0])} is normalized, and Metaspace's "
-            "prepend_scheme is not always, so that spaces before it are pieces: add it with normalized=False"
-        )
-    described = {
-        "begins_words": begins_words,
-        "normalizer": _normalizer(files[TOKENIZER], tokenizer, is_general) if normalized_tokens else None,
-        "tokens": tokens,
-    }
-    return AddedTokens(validated(described, AddedTokensSchema, str(folder)), folder)
+    return tokens
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -149,9 +160,9 @@ def _begins_words(pre_tokenizer: Any) -> bool:
     return True
 
 
-def _normalizer(content: dict[str, Any], tokenizer: FullTokenizer, is_general: bool) -> dict[str, Any] | None:
+def _normalizer(content: dict[str, Any], tokenizer: FullTokenizer, is_generic: bool) -> dict[str, Any] | None:
     """Return the normalizer, in the form of tokenizer.json, of the text in which normalized tokens are searched."""
-    if is_general:
+    if is_generic:
         return content.get("normalizer")
     if not tokenizer.is_sentencepiece:
         return parse_json(normalizers.BertNormalizer(lowercase=tokenizer.do_lower_case).__getstate__())

@@ -18,7 +18,7 @@ from model_utils.json_files import read_object
 from src.text.added_tokens import AddedTokens, library_token
 from src.text.sentence_piece import SENTENCEPIECE_SPECIALS, is_number_comma
 
-NEVER = -100.0  # added to a piece's score, so that other pieces are always better
+PENALTY = 100.0  # subtracted from a piece's score, so that other pieces are always better
 
 
 def extract_vocabulary(file: Path) -> tuple[bytes, bool]:
@@ -114,7 +114,10 @@ def build_tokenizer_json(model: bytes, do_lower_case: bool, added: AddedTokens |
     proto = ModelProto.FromString(model)
     if proto.trainer_spec.model_type != proto.trainer_spec.UNIGRAM:
         raise DataError("the SentencePiece model is no Unigram model, which transformers' ALBERT needs")
-    scores = [(entry.piece, entry.score + NEVER * is_number_comma(entry.piece)) for entry in proto.pieces]
+    scores = []
+    for entry in proto.pieces:
+        penalty = PENALTY if is_number_comma(entry.piece) else 0.0
+        scores.append((entry.piece, entry.score - penalty))
     tokenizer = Tokenizer(models.Unigram(scores, unk_id=proto.trainer_spec.unk_id))
     spaces = [normalizers.Replace(Regex(r"[\s\x1c-\x1f]+"), " "), normalizers.Strip(left=False, right=True)]
     steps = [*spaces, normalizers.NFKD(), normalizers.Replace(Regex(_combining_marks()), "")]

@@ -64,12 +64,12 @@ class Loading:
         """Rows of one batch over all ranks."""
         return self.batch_size * self.rank_size
 
-    def batches(self, rows: int) -> int:
+    def batch_count(self, rows: int) -> int:
         """Return the number of batches of each rank in an epoch over so many rows."""
         if self.evaluation:
             return -(-rows // self.rows_at_once)
-        unit = self.rows_per_update or self.rows_at_once
-        return rows // unit * (unit // self.rows_at_once)
+        rows_per_update = self.rows_per_update or self.rows_at_once
+        return rows // rows_per_update * (rows_per_update // self.rows_at_once)
 
     def rows_before(self, epoch: int, rows: int) -> int:
         """Return the index of the first row of an epoch of unshuffled rows.
@@ -77,7 +77,7 @@ class Loading:
         Training cycles through the rows, as google's code does: rows that fill no batch at the end of an epoch come
         first in the next one.
         """
-        return 0 if self.evaluation else epoch * self.batches(rows) * self.rows_at_once % rows
+        return 0 if self.evaluation else epoch * self.batch_count(rows) * self.rows_at_once % rows
 
     def random(self, epoch: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, epoch])
@@ -168,7 +168,7 @@ class FeatureDataset:
         self.facts = records.facts
         self.columns = records.columns
         self.num_rows = records.num_rows
-        self.batches_per_epoch = loading.batches(self.num_rows)
+        self.batches_per_epoch = loading.batch_count(self.num_rows)
         self.rows_at_once = loading.rows_at_once
         self._reader: RowReader | None = None
         width = max(column.width for column in self.columns.values() if column.per_token)

@@ -81,11 +81,11 @@ def cached_features(folder: Path, task: str, facts: Mapping[str, Any], make: Cal
 
 def _slices(values: Mapping[str, Ragged]) -> Iterator[dict[str, Ragged]]:
     """Yield the rows of all columns, ROWS_AT_ONCE at a time."""
-    ends = {name: np.concatenate([[0], np.cumsum(ragged.counts)]) for name, ragged in values.items()}
+    offsets = {name: ragged.offsets for name, ragged in values.items()}
     rows = len(next(iter(values.values())).counts)
     for start in range(0, rows, ROWS_AT_ONCE):
         stop = min(start + ROWS_AT_ONCE, rows)
         yield {
-            name: Ragged(ragged.values[ends[name][start] : ends[name][stop]], ragged.counts[start:stop])
+            name: Ragged(ragged.values[offsets[name][start] : offsets[name][stop]], ragged.counts[start:stop])
             for name, ragged in values.items()
         }

@@ -71,6 +71,11 @@ class Ragged:
     values: np.ndarray
     counts: np.ndarray
 
+    @property
+    def offsets(self) -> np.ndarray:
+        """Index in `values` of the first entry of each row, and behind the last row: (rows + 1,) int64."""
+        return np.concatenate([[0], np.cumsum(self.counts)])
+
 
 @dataclass(frozen=True)
 class RecordSet:
@@ -100,13 +105,13 @@ class RecordSet:
 
 
 def open_records(
-    location: str | Path, task: str, where_said: Mapping[str, Any] | None = None, **expected: Any
+    location: str | Path, task: str, if_stated: Mapping[str, Any] | None = None, **expected: Any
 ) -> RecordSet:
     """Find and verify a set of feature files.
 
     Args:
         location: the folder that holds the set, or DIR/NAME.mindrecord where it holds several.
-        where_said: entries that must match if the manifest has them; None accepts any value.
+        if_stated: entries that must match if the manifest has them; None accepts any value.
         expected: entries that the manifest must have; None accepts any value.
 
     Raises:
@@ -114,8 +119,8 @@ def open_records(
     """
     path = _find_facts(Path(location))
     facts = read_facts(path)
-    optional = {name: value for name, value in (where_said or {}).items() if name in facts}
-    for name, value in {"format_version": FORMAT_VERSION, "task": task, **optional, **expected}.items():
+    stated = {name: value for name, value in (if_stated or {}).items() if name in facts}
+    for name, value in {"format_version": FORMAT_VERSION, "task": task, **stated, **expected}.items():
         if value is not None and facts.get(name) != value:
             raise DataError(f"{path}: the files were made with {name} {shorten(facts.get(name))}, needed is {value!r}")
     for name, checksum in facts["files"].items():
@@ -187,7 +192,7 @@ def read_facts(path: Path) -> dict[str, Any]:
 def _find_facts(location: Path) -> Path:
     """Return the path of the only manifest at a location; raise DataError if there is none or several."""
     if location.suffix == SUFFIX:
-        manifests = [path for path in [facts_of(location)] if path.exists()]
+        manifests = [facts_of(location)] if facts_of(location).exists() else []
     else:
         manifests = sorted(location.glob("*.facts.json"))
     if len(manifests) > 1:

@@ -60,7 +60,7 @@ class MindRecordFile:
         self._writer._writer.open(self._writer._paths, False)
         self._writer._writer.set_shard_header(self._writer._header)
 
-    def fitting(self, rows: Sequence[bytes]) -> int:
+    def count_fitting(self, rows: Sequence[bytes]) -> int:
         """Return how many of these rows, from the first on, still fit into the file."""
         ends = self._bytes + np.cumsum([len(row) for row in rows])
         return int(np.searchsorted(ends, capacity(), side="right"))

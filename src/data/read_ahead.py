@@ -11,20 +11,20 @@ _END: Any = object()
 
 
 @contextlib.contextmanager
-def read_ahead(items: Generator[Item], places: int) -> Iterator[Iterator[Item]]:
-    """Yield an iterator over `items` in their order that prefetches up to `places` of them.
+def read_ahead(items: Generator[Item], ahead: int) -> Iterator[Iterator[Item]]:
+    """Yield an iterator over `items` in their order that prefetches up to `ahead` of them.
 
     An error of `items` is raised where its item would have come. The context always closes `items` at its end.
 
     Args:
-        places: items that wait while another one is made; 0 yields `items` itself, without a thread.
+        ahead: items that wait while another one is made; 0 yields `items` itself, without a thread.
     """
     with contextlib.closing(items):
-        if not places:
+        if not ahead:
             yield items
             return
         with ThreadPoolExecutor(1, "read_ahead") as thread:
-            pending = deque(thread.submit(next, items, _END) for _ in range(places + 1))
+            pending = deque(thread.submit(next, items, _END) for _ in range(ahead + 1))
 
             def consume() -> Iterator[Item]:
                 while (item := pending.popleft().result()) is not _END:

@@ -52,11 +52,11 @@ def pack_rows(columns: Mapping[str, Column], values: Mapping[str, Ragged]) -> Pa
         assert ragged.values.dtype == columns[name].dtype, f"{name} has dtype {ragged.values.dtype}"
         assert len(ragged.counts) == len(lengths), f"{name} has {len(ragged.counts)} rows"
         assert ragged.counts.min(initial=1) > 0, f"{name} has a row without entries, which MindRecord reads as a scalar"
-        ends = np.concatenate([[0], np.cumsum(ragged.counts)]) * ragged.values.itemsize
-        sizes = np.diff(ends).astype(">i8").tobytes()
+        offsets = ragged.offsets * ragged.values.itemsize
+        sizes = np.diff(offsets).astype(">i8").tobytes()
         blob = ragged.values.tobytes()
         parts.append([sizes[start : start + 8] for start in range(0, len(sizes), 8)])
-        parts.append([blob[start:end] for start, end in itertools.pairwise(ends.tolist())])
+        parts.append([blob[start:end] for start, end in itertools.pairwise(offsets.tolist())])
     checksums = checksums_of(
         {name: values[name].values for name in columns}, {name: values[name].counts for name in columns}
     )
@@ -114,7 +114,8 @@ class RecordWriter(contextlib.AbstractContextManager):
             self._lock_folder()
         for leftover in self._folder.iterdir():
             leftover.unlink()
-        self._files = [self._open(self._name(index, self.file_num)) for index in range(self.file_num or 1)]
+        file_num = self.file_num or 1
+        self._files = [self._open(self._name(index, is_only=file_num == 1)) for index in range(file_num)]
 
     def _lock_folder(self) -> None:
         """Lock the temporary folder, unless its previous owner has just removed it.
@@ -179,8 +180,8 @@ class RecordWriter(contextlib.AbstractContextManager):
         finally:
             self._clean()
 
-    def _name(self, index: int, files: int) -> str:
-        return self.path.name if files <= 1 else f"{self.path.name}{index}"
+    def _name(self, index: int, is_only: bool) -> str:
+        return self.path.name if is_only else f"{self.path.name}{index}"
 
     def _open(self, name: str) -> MindRecordFile:
         return MindRecordFile(self._folder / name, {name: column.dtype for name, column in self.columns.items()})
@@ -189,17 +190,17 @@ class RecordWriter(contextlib.AbstractContextManager):
         """Write one row to each file in turn."""
         for index, file in enumerate(self._files):
             file_rows = rows[(index - self.rows) % self.file_num :: self.file_num]
-            if file.fitting(file_rows) < len(file_rows):
+            if file.count_fitting(file_rows) < len(file_rows):
                 raise too_many(self.path, self.file_num, self.file_num + 1)
             file.write(file_rows)
 
     def _append(self, rows: list[bytes]) -> None:
         """Write rows to the last file; begin another one when it is full."""
-        while (fitting := self._files[-1].fitting(rows)) < len(rows):
-            self._files[-1].write(rows[:fitting])
+        while (count := self._files[-1].count_fitting(rows)) < len(rows):
+            self._files[-1].write(rows[:count])
             self._files[-1].commit()
-            self._files.append(self._open(self._name(len(self._files), 2)))
-            rows = rows[fitting:]
+            self._files.append(self._open(self._name(len(self._files), is_only=False)))
+            rows = rows[count:]
         self._files[-1].write(rows)
 
     def _finish(self) -> None:
@@ -207,7 +208,8 @@ class RecordWriter(contextlib.AbstractContextManager):
             raise DataError(f"{self.path}: {self.rows} examples cannot fill {len(self._files)} files (output_file_num)")
         for record_file in self._files if self.file_num else self._files[-1:]:
             record_file.commit()
-        file_names = [self._name(index, len(self._files)) for index in range(len(self._files))]
+        is_only = len(self._files) == 1
+        file_names = [self._name(index, is_only) for index in range(len(self._files))]
         if self._files[0].path.name != file_names[0]:  # named as the only file before the others were begun
             self._files[0].rename(file_names[0])
         self._check_readable()

@@ -55,7 +55,7 @@ class RowReader:
         """Return the columns of some rows, (rows, width); per_token columns are as wide as the longest of these rows.
 
         Args:
-            streams: the files, from `opened`.
+            streams: the files, from `open_files`.
             rows: row indices.
         """
         file_indices = np.searchsorted(self.first_rows, rows, side="right") - 1
@@ -135,11 +135,17 @@ def _split(raw: bytes, columns: int) -> list[bytes]:
 
 def _decode(blobs: Sequence[bytes], dtype: str) -> tuple[np.ndarray, np.ndarray]:
     """Return a column's values of several rows, (sum of counts,), and their counts, (rows,)."""
+    if dtype != "float32":
+        return _decode_integers(blobs)
     sizes = np.array([len(blob) for blob in blobs])
-    if dtype == "float32":
-        if (sizes % 4).any():
-            raise ValueError("a row has an incomplete value")
-        return np.frombuffer(b"".join(blobs), "<f4"), sizes // 4
+    if (sizes % 4).any():
+        raise ValueError("a row has an incomplete value")
+    return np.frombuffer(b"".join(blobs), "<f4"), sizes // 4
+
+
+def _decode_integers(blobs: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the values and the counts of compressed integers, as _decode does."""
+    sizes = np.array([len(blob) for blob in blobs])
     counts = np.array([int.from_bytes(blob[:4], "big") for blob in blobs])
     bitmap_sizes = -(-counts // 4)
     data_starts = 4 + bitmap_sizes
@@ -148,11 +154,11 @@ def _decode(blobs: Sequence[bytes], dtype: str) -> tuple[np.ndarray, np.ndarray]
     bitmaps = b"".join(blob[4:start] for blob, start in zip(blobs, data_starts, strict=True))
     data = b"".join(blob[start:] for blob, start in zip(blobs, data_starts, strict=True))
     logarithms = (np.frombuffer(bitmaps, np.uint8)[:, None] >> _BITS & 3).ravel()
-    surplus = 4 * bitmap_sizes - counts
+    padding = 4 * bitmap_sizes - counts  # logarithms, at most 3, that fill a row's last byte
     is_value = np.ones(len(logarithms), bool)
     ends = np.cumsum(4 * bitmap_sizes)
     for distance in (1, 2, 3):
-        is_value[ends[surplus >= distance] - distance] = False
+        is_value[ends[padding >= distance] - distance] = False
     value_sizes = 1 << logarithms[is_value].astype(np.int32)
     value_ends = np.cumsum(value_sizes)
     row_bytes = np.diff(np.concatenate([[0], value_ends])[np.concatenate([[0], np.cumsum(counts)])])

@@ -78,10 +78,10 @@ def _serve(connection: Connection) -> None:
 
 @contextlib.contextmanager
 def results_of(function: Callable, arguments: Iterable[tuple], workers: int) -> Iterator[Iterator[Any]]:
-    """Yield an iterator over function(*a) for each a of `arguments`, in their order, computed by `workers` processes.
+    """Yield an iterator over the results of function(*ARGUMENTS) for each item of `arguments`, in their order.
 
-    The processes start at once. The iterator raises the function's exceptions, and UserError if a process ends; it
-    takes only a few arguments ahead of its results.
+    They are computed by `workers` processes, which start at once. The iterator raises the function's exceptions, and
+    UserError if a process ends; it takes only a few arguments ahead of its results.
     """
     processes = [WorkerProcess(function) for _ in range(workers)]
     idle: queue.SimpleQueue[WorkerProcess] = queue.SimpleQueue()

@@ -25,7 +25,7 @@ from model_utils.messages import silence
 from src.inference.answer_tables import ENDINGS, check_record, write_table
 from src.inference.unfinished_answers import Answers, unfinished_answers
 from src.text.arrow_tables import ARROW_SUFFIXES, is_saved_dataset
-from src.text.text_tables import JSON_SUFFIXES, Table, TableOptions, read_table
+from src.text.text_tables import JSON_SUFFIXES, TableOptions, TextTable, read_table
 from src.utils import check_unpacked, decode
 
 STANDARD = "-"
@@ -142,7 +142,7 @@ def _raw_lines(file: str) -> Iterator[tuple[int, bytes]]:
         raise DataError(f"{file} cannot be read: {error.strerror}") from error
 
 
-def _open_table(file: str, options: TableOptions) -> Table:
+def _open_table(file: str, options: TableOptions) -> TextTable:
     if file == STANDARD:
         raise DataError("standard input cannot be read as a table: give a file, or use json_lines or text")
     table = read_table(file, options=options)

@@ -186,6 +186,6 @@ def learning_check(
     unigram = lines[name][UNIGRAM]
     permuted = data.facts.get("settings", {}).get("do_permutation")  # visible tokens are then rarely labels
     can_copy = name == "mlm_loss" and not permuted
-    height = loss_without_context(unigram, data.token_counts) if can_copy else unigram
+    context_free = loss_without_context(unigram, data.token_counts) if can_copy else unigram
     metric = EVAL_PREFIX + name if config.eval_steps else name
-    return LearningCheck(settings, architecture, metric, unigram, height)
+    return LearningCheck(settings, architecture, metric, unigram, context_free)

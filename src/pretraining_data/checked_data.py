@@ -15,8 +15,8 @@ from src.pretraining_data.tfrecord_batches import TFRecordDataset
 from src.tokenization import FullTokenizer, build_tokenizer, open_tokenizer
 
 logger = logging.getLogger(__name__)
-SHARED = ("vocab_sha256", "do_lower_case", "settings.random_next_sentence")  # what data of one model has in common
-IDENTITY = ("task", "max_seq_length", "max_predictions_per_seq", "vocab_sha256", "vocab_size", "rows", "files")
+SHARED_KEYS = ("vocab_sha256", "do_lower_case", "settings.random_next_sentence")  # what data of one model has in common
+IDENTITY_KEYS = ("task", "max_seq_length", "max_predictions_per_seq", "vocab_sha256", "vocab_size", "rows", "files")
 
 
 def vocabulary_facts(tokenizer: FullTokenizer | None) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class PretrainingData:
     @property
     def identity(self) -> dict[str, Any]:
         """Manifest entries that must match when a run resumes."""
-        return {key: self.facts[key] for key in IDENTITY if key in self.facts}
+        return {key: self.facts[key] for key in IDENTITY_KEYS if key in self.facts}
 
     def tokenizer(self, vocab_file: str = "", spm_model_file: str = "") -> FullTokenizer | None:
         """Return the tokenizer that made the files; None if its file is neither given nor beside them."""
@@ -72,11 +72,11 @@ class PretrainingData:
             raise DataError(f"{self.data_dir} was not made with {tokenizer.file}; give its {self.facts['vocab_file']}")
         return tokenizer
 
-    def check_vocabulary(self, others: dict[str, Any], owner: object) -> None:
+    def check_vocabulary(self, other_facts: dict[str, Any], owner: object) -> None:
         """Raise DataError if another manifest, of `owner`, has a different vocabulary or kind of sentence pairs."""
         own_entries = flatten(self.facts)
-        other_entries = flatten(others)
-        for key in SHARED:
+        other_entries = flatten(other_facts)
+        for key in SHARED_KEYS:
             value = own_entries.get(key)
             other_value = other_entries.get(key, value)
             if value is not None and value != other_value:

@@ -21,13 +21,15 @@ MAX_BROKEN = 0.3
 # itself that is evaluated.
 UNIGRAM = "unigram"
 OWN_UNIGRAM = "own unigram"
-BEGUN = 0.2  # share of a run after which it should have learnt something from context
+LEARNT_BY = 0.2  # share of a run after which it should have learnt something from context
 NOISE = 0.02  # nats; a run that has learnt from context is further below unigram
 RANDOM_SHARE = 1 - MASK_SHARE - KEEP_SHARE
 RATE_TIMES_WIDTH = 0.3  # usual learning_rate * hidden_size of AdamWeightDecay and Adam: 1e-3 at 312, 4e-4 at 768
 LAMB_RATE = 0.007  # usual with LAMB at any width: LTG-BERT's (Samuel et al. 2023)
-FAR = 4.0  # factor below the usual rate that counts as low; with LAMB, also the factor above it that counts as high
-TOO_HIGH = 1.5  # factor that counts as high with the others: 2e-3 learns nothing at width 256 (docs/pretraining.md)
+# Factors between a learning rate and the usual one.
+LOW_FACTOR = 4.0  # from which a lower rate counts as low
+HIGH_FACTOR = 1.5  # from which a higher one counts as high: 2e-3 learns nothing at width 256 (docs/pretraining.md)
+HIGH_FACTOR_OF_LAMB = 4.0
 FEW_UPDATES = 3000
 
 
@@ -116,22 +118,24 @@ class LearningCheck:
         settings: those of the optimizer, with the largest learning rate of all phases.
         metric: key of the log's records that is compared.
         unigram: unigram baseline of the metric.
-        height: loss of a model that has learnt nothing from context: below the baseline if tokens can be copied.
+        context_free: loss of a model that has learnt nothing from context: below the baseline if tokens can be copied.
     """
 
     settings: Mapping[str, Any]
     architecture: AlbertConfig
     metric: str
     unigram: float
-    height: float
+    context_free: float
 
     def warning(self, record: Mapping[str, Any], share: float) -> str:
         """Return a warning if a record of the log, after this share of the run, shows nothing learnt; else ""."""
         loss = record.get(self.metric)
-        if loss is None or loss < self.height - NOISE:
+        if loss is None or loss < self.context_free - NOISE:
             return ""
         causes = likely_causes(self.settings, self.architecture, round(record["step"] / share))
-        copied = f", with copying of unmasked tokens {self.height:.3f}" if self.height < self.unigram else ""
+        copied = ""
+        if self.context_free < self.unigram:
+            copied = f", with copying of unmasked tokens {self.context_free:.3f}"
         return (
             f"nothing is learnt from context: after {record['step']} updates, {share:.0%} of the run, {self.metric} is "
             f"{loss:.3f}, no better than token frequencies alone (unigram {self.unigram:.3f}{copied}). "
@@ -164,15 +168,15 @@ def likely_causes(settings: Mapping[str, Any], architecture: AlbertConfig, updat
     optimizer = settings["name"]
     rate = settings["learning_rate"]
     usual_rate = LAMB_RATE if optimizer == "Lamb" else RATE_TIMES_WIDTH / hidden
-    high_factor = FAR if optimizer == "Lamb" else TOO_HIGH
+    high_factor = HIGH_FACTOR_OF_LAMB if optimizer == "Lamb" else HIGH_FACTOR
     usual = f"for {optimizer} with hidden_size {hidden} (usual: about {usual_rate:.2g})"
     warmup = settings["warmup_ratio"] or settings["warmup_steps"] / updates
     causes = []
-    if rate < usual_rate / FAR:
+    if rate < usual_rate / LOW_FACTOR:
         causes.append(f"learning_rate {rate:g} is low {usual}")
     if rate > usual_rate * high_factor:
         causes.append(f"learning_rate {rate:g} is high {usual}")
-    if warmup > BEGUN:
+    if warmup > LEARNT_BY:
         causes.append(f"the warm-up takes {warmup:.0%} of the run (usual: a tenth or less)")
     if not architecture.use_relative_positions:
         causes.append("absolute positions take long to be learnt (try albert_cfg.use_relative_positions true)")

@@ -49,6 +49,11 @@ class SegmentSpan(NamedTuple):
     start: int
     end: int
 
+    @property
+    def size(self) -> int:
+        """Number of tokens."""
+        return self.end - self.start
+
 
 class Pair(NamedTuple):
     """Two segments and their label.
@@ -129,10 +134,10 @@ def _cut(borders: list[int], start: int, size: int, random: Random) -> tuple[Seg
     if window is None:
         return None
     start, end = window
-    margin = max(1, (end - start) // 8)
+    margin = max(1, window.size // 8)
     sentences = SegmentSpan(borders[bisect_left(borders, start) - 1], borders[bisect_left(borders, end)])
     inner = borders[bisect_left(borders, start + margin) : bisect_right(borders, end - margin)]
-    can_use_border = inner and sentences.end - sentences.start <= 2 * (end - start)
+    can_use_border = inner and sentences.size <= 2 * window.size
     for _ in range(_ATTEMPTS if can_use_border else 0):
         split = random.choice(inner)
         first_end = sentences.start + end - split
@@ -192,8 +197,10 @@ def _replace_segment(
     """
     replaced = random.randrange(2)
     other = _similar_segment(documents, document_index, segments[replaced], random)
-    if other is None or not label:
-        return other and segments
+    if other is None:
+        return None
+    if label == 0:
+        return segments
     return (other, segments[1]) if replaced == 0 else (segments[0], other)
 
 
@@ -205,7 +212,7 @@ def _similar_segment(
     All tokens are about equally likely to be in it. Drawn strictly within a document, it would seldom hold the
     document's beginning or end; drawn with its length as margin on both sides and moved inside, too often.
     """
-    length = segment.end - segment.start
+    length = segment.size
     borders = documents.borders[document_index]
     starts_at_border = _is_border(borders, segment.start)
     ends_at_border = _is_border(borders, segment.end)

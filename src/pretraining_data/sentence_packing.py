@@ -41,7 +41,7 @@ def _pack_document(documents: Documents, document_index: int, settings: Instance
         second = SegmentSpan(borders[split], borders[end])
         label = int(random.random() < 0.5)
         if settings.random_next_sentence and label:
-            second = _segment_of_other_document(documents, document_index, target - (first.end - first.start), random)
+            second = _segment_of_other_document(documents, document_index, target - first.size, random)
             end = split  # the next chunk begins with the unused sentences
         pairs.append(Pair(*_truncate(first, second, max_tokens, random), label))
         begin = end
@@ -65,9 +65,14 @@ def _truncate(
     first: SegmentSpan, second: SegmentSpan, max_tokens: int, random: Random
 ) -> tuple[SegmentSpan, SegmentSpan]:
     """Truncate a pair like google's truncate_seq_pair."""
-    spans = [first, second]
-    while sum(span.end - span.start for span in spans) > max_tokens:
-        longer = int(spans[0].end - spans[0].start <= spans[1].end - spans[1].start)
-        start, end = spans[longer]
-        spans[longer] = SegmentSpan(start + 1, end) if random.random() < 0.5 else SegmentSpan(start, end - 1)
-    return spans[0], spans[1]
+    while first.size + second.size > max_tokens:
+        if first.size > second.size:
+            first = _drop_token(first, random)
+        else:
+            second = _drop_token(second, random)
+    return first, second
+
+
+def _drop_token(span: SegmentSpan, random: Random) -> SegmentSpan:
+    """Return a span without its first or its last token."""
+    return SegmentSpan(span.start + 1, span.end) if random.random() < 0.5 else SegmentSpan(span.start, span.end - 1)

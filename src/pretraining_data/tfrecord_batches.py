@@ -32,7 +32,7 @@ class TFRecordDataset:
         self.loading = loading
         self.schema = schema
         self.num_rows = sum(files.values())
-        self.batches_per_epoch = loading.batches(self.num_rows)
+        self.batches_per_epoch = loading.batch_count(self.num_rows)
         self.rows_at_once = loading.rows_at_once
         if loading.bucket_boundaries:
             raise DataError(f"{self.files[0]}: rows of a TFRecord are padded already; leave bucket_boundaries empty")

@@ -48,9 +48,10 @@ def question_scores(
         if version_2:
             answers = [answer for answer in answers if answer] or [normalise("")]
         exact = float(prediction in answers)
-        # Version 1 gives 0 to texts of which nothing is left.
-        is_compared = not version_2 or (prediction and answers[0])
-        scores.append((exact, max(f1(prediction, answer) for answer in answers) if is_compared else exact))
+        if version_2 and not (prediction and answers[0]):
+            scores.append((exact, exact))
+        else:  # version 1 gives F1 0 to texts of which nothing is left
+            scores.append((exact, max(f1(prediction, answer) for answer in answers)))
     return np.array(scores).T
 
 

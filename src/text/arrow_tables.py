@@ -82,10 +82,10 @@ def open_arrow(
         column, separator = list_column or ("", "")
         list_index = index_of(schema.names, column)
         types = {index: field.type for index, field in enumerate(schema)}
-        other = {index: str(value) for index, value in types.items() if not _is_plain(value, index == list_index)}
+        other_types = {index: str(value) for index, value in types.items() if not _is_plain(value, index == list_index)}
         names = _class_names(schema)
     class_names = [names.get(column, ()) for column in schema.names]
-    return schema.names, _rows(path, files, schema, class_names, other, separator), other
+    return schema.names, _rows(path, files, schema, class_names, other_types, separator), other_types
 
 
 def _files_of(path: Path) -> list[Path]:
@@ -138,18 +138,24 @@ def _class_names(schema: Any) -> dict[str, Sequence[str]]:
 
 def _is_plain(value_type: Any, may_be_list: bool) -> bool:
     """Return True for the type of texts, numbers, truth values or dates, or a permitted list of them."""
-    from pyarrow import types as of
+    from pyarrow import types
 
-    if of.is_dictionary(value_type) or (may_be_list and (of.is_list(value_type) or of.is_large_list(value_type))):
+    is_list = types.is_list(value_type) or types.is_large_list(value_type)
+    if types.is_dictionary(value_type) or (may_be_list and is_list):
         value_type = value_type.value_type
-    is_text = of.is_string(value_type) or of.is_large_string(value_type) or of.is_string_view(value_type)
-    is_number = of.is_integer(value_type) or of.is_floating(value_type) or of.is_decimal(value_type)
-    is_date = of.is_date(value_type) or (of.is_timestamp(value_type) and value_type.tz is None)
-    return is_text or is_number or is_date or of.is_boolean(value_type) or of.is_null(value_type)
+    is_text = types.is_string(value_type) or types.is_large_string(value_type) or types.is_string_view(value_type)
+    is_number = types.is_integer(value_type) or types.is_floating(value_type) or types.is_decimal(value_type)
+    is_date = types.is_date(value_type) or (types.is_timestamp(value_type) and value_type.tz is None)
+    return is_text or is_number or is_date or types.is_boolean(value_type) or types.is_null(value_type)
 
 
 def _rows(
-    path: Path, files: list[Path], schema: Any, class_names: list[Sequence[str]], other: dict[int, str], separator: str
+    path: Path,
+    files: list[Path],
+    schema: Any,
+    class_names: list[Sequence[str]],
+    other_types: dict[int, str],
+    separator: str,
 ) -> NumberedRows:
     line = 0
     for file in files:
@@ -159,7 +165,7 @@ def _rows(
             for batch in batches:
                 batch.validate(full=True)
                 columns = [
-                    [{}] * len(batch) if index in other else _values(column)
+                    [{}] * len(batch) if index in other_types else _values(column)
                     for index, column in enumerate(batch.columns)
                 ]
                 for row in zip(*columns, strict=True):

@@ -121,7 +121,7 @@ def read_documents(paths: Iterable[str | Path], text_key: str = "text") -> Itera
             has_text = True
             yield document
     if not has_text:
-        raise DataError(f"there is no text in {first_few(list(map(str, paths)))} ({len(paths)} file(s) in all)")
+        raise DataError(f"there is no text in {first_few(map(str, paths))} ({len(paths)} file(s) in all)")
 
 
 def iter_documents(path: str | Path, text_key: str = "text") -> Iterator[list[str]]:
@@ -309,7 +309,7 @@ def _object_units(line: str, text_key: str) -> list[str]:
     if not isinstance(value, dict):
         raise ValueError("is not a JSON object")
     if text_key not in value:
-        raise ValueError(f"has no {shorten(text_key)}, but {first_few(list(map(shorten, value)), 10) or 'nothing'}")
+        raise ValueError(f"has no {shorten(text_key)}, but {first_few(map(shorten, value), 10) or 'nothing'}")
     if not isinstance(value[text_key], str):
         raise ValueError(f"has the {shorten(text_key)} {shorten(value[text_key])}, which is not text")
     text = value[text_key].encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -59,7 +59,7 @@ class TableOptions:
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Column names of a table, and its rows, which can be iterated once while the file is read."""
 
     path: Path
@@ -72,10 +72,10 @@ class Table:
         """Return True if the table has a column of this name or number."""
         return index_of(self.names, column) >= 0
 
-    def place(self, column: str) -> int:
+    def column_index(self, column: str) -> int:
         """Return the index of a column, given by name or number from 1; raise DataError if there is none or several."""
         if not self.has(column):
-            column_names = first_few(list(map(shorten, self.names)), MOST_NAMES)
+            column_names = first_few(map(shorten, self.names), MOST_NAMES)
             raise DataError(
                 f"{self.path} has no column {shorten(column)}, it has {len(self.names)}: {column_names}; name another "
                 f"with the key that ends in _column{self.hint}"
@@ -84,21 +84,21 @@ class Table:
             raise DataError(
                 f"{self.path} has {self.names.count(column)} columns {shorten(column)}; name one by its number"
             )
-        column_index = index_of(self.names, column)
-        if column_index in self.other_types:
-            found = f"column {shorten(self.names[column_index])} of type {shorten(self.other_types[column_index])}"
+        index = index_of(self.names, column)
+        if index in self.other_types:
+            found = f"column {shorten(self.names[index])} of type {shorten(self.other_types[index])}"
             raise DataError(f"{self.path} has the {found}, allowed are texts, numbers and dates")
         is_name = column in self.names
-        if is_name and column.isdecimal() and column_index != int(column) - 1 and int(column) <= len(self.names):
+        if is_name and column.isdecimal() and index != int(column) - 1 and int(column) <= len(self.names):
             logger.warning(
-                f"{self.path}: column {column_index + 1} is used, because {column} is its name and not only a column "
-                "number; to prevent that, name the columns with column_names"
+                f"{self.path}: column {index + 1} is used, because {column} is its name and not only a column number; "
+                "to prevent that, name the columns with column_names"
             )
-        return column_index
+        return index
 
     def name_of(self, column: str) -> str:
         """Return the name of a column, given by its name or its number from 1."""
-        return self.names[self.place(column)]
+        return self.names[self.column_index(column)]
 
     def pick(self, line: int, row: Row, column_indices: Sequence[int]) -> list[str]:
         """Return fields of a row; raise DataError if the row has more or fewer than the table or one is not text."""
@@ -118,7 +118,7 @@ class Table:
 
     def select(self, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
         """Yield the line number and the fields of these columns, for every row."""
-        column_indices = [self.place(column) for column in columns]
+        column_indices = [self.column_index(column) for column in columns]
         for line, row in self.rows:
             yield line, self.pick(line, row, column_indices)
 
@@ -129,7 +129,7 @@ def read_table(
     header_holds: str = "",
     list_column: tuple[str, str] | None = None,
     options: TableOptions | None = None,
-) -> Table:
+) -> TextTable:
     """Open a table in the format given by the file's suffix.
 
     Args:
@@ -146,12 +146,16 @@ def read_table(
         column_names, rows, other_types = open_arrow(path, list_column)
         if not column_names:
             raise DataError(f"{path} is empty")
-        return Table(path, column_names, rows, other_types=other_types)
+        return TextTable(path, column_names, rows, other_types=other_types)
     suffix = suffix_of(path)
     if suffix not in SUFFIXES:
         raise DataError(f"{path} is not a supported table; allowed are {', '.join(SUFFIXES)}")
-    reader = _read_csv if options and options.delimiter and suffix in DELIMITERS else _READERS[suffix]
-    rows = _read_json_lines(path, options, list_column) if suffix in JSON_SUFFIXES else reader(path, options)
+    if suffix in JSON_SUFFIXES:
+        rows = _read_json_lines(path, options, list_column)
+    elif suffix in DELIMITERS and options and options.delimiter:
+        rows = _read_csv(path, options)
+    else:
+        rows = _READERS[suffix](path, options)
     line, first = next(rows, (0, []))
     if not first:
         raise DataError(f"{path} is empty")
@@ -159,10 +163,10 @@ def read_table(
     is_header = not names or suffix in JSON_SUFFIXES or (header_holds in first and not header_holds.isdecimal())
     if not is_header:
         # The last columns may be missing: rows to predict have no labels.
-        return Table(path, list(names[: len(first)]), itertools.chain([(line, first)], rows), hint)
+        return TextTable(path, list(names[: len(first)]), itertools.chain([(line, first)], rows), hint)
     while first and not first[-1]:
         first.pop()
-    return Table(path, [(name or "").strip() for name in first], rows, hint)
+    return TextTable(path, [(name or "").strip() for name in first], rows, hint)
 
 
 def suffix_of(path: Path) -> str:

@@ -9,11 +9,11 @@ from xml.parsers import expat
 from model_utils.errors import shorten
 
 ALWAYS_UNPACKED = 32 << 20  # decompressed bytes allowed for any workbook
-MOST_UNPACKED = 1 << 30  # decompressed bytes allowed for large files
-MOST_SHRUNK = 50  # compression ratio allowed for large files; Excel's sheets have about 10
-DEEPEST = 100  # nested elements
-LONGEST_TAG = 1 << 20  # bytes of an element's name and attributes, which take 250 times as much in memory
-ONCE = {"workbookPr", "sheets", "sheetData", "numFmts", "cellXfs"}  # elements that a part has once
+MAX_UNPACKED = 1 << 30  # decompressed bytes allowed for large files
+MAX_RATIO = 50  # compression ratio allowed for large files; Excel's sheets have about 10
+MAX_DEPTH = 100  # elements inside each other
+MAX_TAG = 1 << 20  # bytes of an element's name and attributes, which take 250 times as much in memory
+SINGLE_ELEMENTS = {"workbookPr", "sheets", "sheetData", "numFmts", "cellXfs"}  # elements that a part has once
 SINGLE_PARTS = {"officeDocument", "sharedStrings", "styles"}
 UNNESTED = {"row", "c", "si"}  # elements that are never inside one of their kind
 CHUNK = 1 << 16  # bytes parsed at once
@@ -29,7 +29,7 @@ def check_archive(archive: zipfile.ZipFile) -> None:
     """Raise Fault if decompressing the archive could exhaust memory, or an entry is repeated or oddly compressed."""
     entries = archive.infolist()
     size = sum(entry.file_size for entry in entries)
-    allowed = min(MOST_UNPACKED, ALWAYS_UNPACKED + MOST_SHRUNK * sum(entry.compress_size for entry in entries))
+    allowed = min(MAX_UNPACKED, ALWAYS_UNPACKED + MAX_RATIO * sum(entry.compress_size for entry in entries))
     if size > allowed:
         raise Fault(f"would unpack to {size >> 20:,} MB, allowed are {allowed >> 20:,} MB; save its sheet as .csv")
     names = set()
@@ -52,13 +52,13 @@ def read_events(archive: zipfile.ZipFile, part: str) -> Iterator[Event]:
     def start(name: str, attributes: dict[str, str]) -> None:
         tag = name.rpartition(":")[2]
         is_in_root = len(open_tags) == 1
-        if (tag in ONCE and is_in_root and tag in part_tags) or (tag in UNNESTED and tag in open_tags):
-            raise said_twice(part, tag)
+        if (tag in SINGLE_ELEMENTS and is_in_root and tag in part_tags) or (tag in UNNESTED and tag in open_tags):
+            raise repetition_fault(part, tag)
         if is_in_root:
             part_tags.add(tag)
         open_tags.append(tag)
-        if len(open_tags) > DEEPEST:
-            raise Fault(f"is damaged: {shorten(part)} has more than {DEEPEST} elements inside each other")
+        if len(open_tags) > MAX_DEPTH:
+            raise Fault(f"is damaged: {shorten(part)} has more than {MAX_DEPTH} elements inside each other")
         texts.clear()
         events.append((tag, attributes, ""))
 
@@ -80,15 +80,15 @@ def read_events(archive: zipfile.ZipFile, part: str) -> Iterator[Event]:
     with archive.open(part) as source:
         while chunk := source.read(CHUNK):
             parser.Parse(chunk)
-            if source.tell() - parser.CurrentByteIndex > LONGEST_TAG:
-                raise Fault(f"is damaged: {shorten(part)} has an element or a comment of more than {LONGEST_TAG} bytes")
+            if source.tell() - parser.CurrentByteIndex > MAX_TAG:
+                raise Fault(f"is damaged: {shorten(part)} has an element or a comment of more than {MAX_TAG} bytes")
             yield from events
             events.clear()
     parser.Parse(b"", True)
     yield from events
 
 
-def said_twice(part: str, name: str) -> Fault:
+def repetition_fault(part: str, name: str) -> Fault:
     """Return the fault of a part that says something twice."""
     return Fault(f"is damaged: {shorten(part)} has {shorten(name)} twice; {SAVE_ANEW}")
 
@@ -104,9 +104,9 @@ def read_relations(archive: zipfile.ZipFile, part: str) -> tuple[dict[str, tuple
             relation_type = posixpath.basename(attributes["Type"])
             target = posixpath.normpath(posixpath.join("/", folder, attributes["Target"])).lstrip("/")
             if name in relations:
-                raise said_twice(part, f"relation {name}")
+                raise repetition_fault(part, f"relation {name}")
             if relation_type in parts and relation_type in SINGLE_PARTS:
-                raise said_twice(part, f"relation {relation_type}")
+                raise repetition_fault(part, f"relation {relation_type}")
             relations[name] = (relation_type, target)
             parts[relation_type] = target
     return relations, parts

@@ -19,7 +19,7 @@ from typing import Any
 from model_utils.errors import DataError, first_few, shorten
 from model_utils.files import open_file
 from src.text.cell_values import NumberedRows, Row, index_of, text_of, without_midnight
-from src.text.workbook_archive import SAVE_ANEW, Fault, check_archive, read_events, read_relations, said_twice
+from src.text.workbook_archive import SAVE_ANEW, Fault, check_archive, read_events, read_relations, repetition_fault
 
 logger = logging.getLogger(__name__)
 ERROR: list[Any] = []  # value of a cell whose formula failed or was never computed: not text
@@ -186,7 +186,7 @@ def _date_formats(archive: zipfile.ZipFile, part: str) -> dict[int, bool]:
             if len(code) > LONGEST_FORMAT:
                 raise Fault(f"is damaged: {shorten(part)} has a number format that is too long; {SAVE_ANEW}")
             if formats.setdefault(attributes["numFmtId"], code) != code:
-                raise said_twice(part, f"number format {attributes['numFmtId']}")
+                raise repetition_fault(part, f"number format {attributes['numFmtId']}")
         elif tag == "xf" and attributes is not None and is_cell_format:
             cell_formats.append(attributes.get("numFmtId", "0"))
     builtin = {str(format_id): code for format_id, code in (_CHINESE_DATE_FORMATS | BUILTIN_FORMATS).items()}
@@ -313,20 +313,20 @@ def _xls_value(cell: Any, epoch: datetime) -> Any:
 
 def sheet_index(path: Path, titles: Sequence[str], visible: Sequence[bool], sheet_name: str | None) -> int:
     """Return the index of a sheet, by title or by number of the visible ones from 1; by default the first of them."""
-    shown = [index for index, is_visible in enumerate(visible) if is_visible] or [0]
+    visible_indices = [index for index, is_visible in enumerate(visible) if is_visible] or [0]
     if not sheet_name:
-        return shown[0]
+        return visible_indices[0]
     if sheet_name in titles:
         return titles.index(sheet_name)
-    if (position := index_of([titles[index] for index in shown], sheet_name)) < 0:
-        found = first_few(list(map(shorten, titles)), MOST_TITLES)
+    if (position := index_of([titles[index] for index in visible_indices], sheet_name)) < 0:
+        found = first_few(map(shorten, titles), MOST_TITLES)
         raise DataError(f"{path} has no sheet {shorten(sheet_name)}, it has {len(titles)}: {found}")
-    return shown[position]
+    return visible_indices[position]
 
 
 def check_sheets(path: Path, title: str, has_data: bool, other_titles: list[str], sheet_name: str | None) -> None:
     """Raise DataError if the sheet to read is empty and others are not; warn if others have data, too."""
-    others = first_few([shorten(other) for other in other_titles])
+    others = first_few(map(shorten, other_titles))
     advice = "put that first and show it" if sheet_name is None else "name it with --sheet"
     if other_titles and not has_data:
         which = "" if sheet_name else "first visible "

@@ -3,7 +3,7 @@
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from model_utils.memory import peak_memory
 from src.checkpoints.checkpoint_files import save_checkpoint
 from src.data.batches import describe_size
 from src.training.pending_updates import read_values
-from src.training.phases import Batch
+from src.training.phases import Batch, Phase
 from src.training.trainer import Trainer
 
 
@@ -24,40 +24,55 @@ def dry_run(trainer: Trainer, kept: str = "") -> str:
     """
     config = trainer.config
     steps = trainer.plan.train_steps
-    phases = trainer.phases
     trainer.initialise()
-    updates = []
-    compilation = 0.0
-    mean_seconds = rate = 0.0  # of an update, over shares of the updates; updates a second, over shares of the time
-    for number, phase in enumerate(phases.all, 1):
-        of_phase = f"of phase {number} " if phases.several else ""
-        usual_of_phase = 0.0
-        for start, share in phase.data.width_shares():
-            batch = next(phase.data.batches(0, start))
-            first, usual = (timed_update(trainer, [batch] * phase.accumulation_steps) for _ in range(2))
-            taken = f"takes {usual:.2f} s (the first {first:.1f} s, with compilation)"
-            updates.append(f"{of_phase}with {describe_size(batch)} {taken}")
-            compilation += first
-            usual_of_phase += share * usual
-        mean_seconds += phase.share * usual_of_phase
-        rate += phase.share / usual_of_phase
+    phases = []
+    for number, phase in enumerate(trainer.phases.all, 1):
+        phases.append(measure_phase(trainer, phase, f"of phase {number} " if trainer.phases.several else ""))
+    compilation = sum(phase.compilation for phase in phases)
+    seconds = sum(phase.share * phase.update for phase in phases)
     with tempfile.TemporaryDirectory() as folder:
         size = save_checkpoint(trainer.step, Path(folder), 1, asdict(trainer.state)).stat().st_size
     copies = trainer.checkpoints.max_files if config.enable_save_ckpt else 0
     memory = f"Host memory at its peak: {peak_memory() / 1e9:.2f} GB"
     if trainer.facts.precision.device_target != "CPU":
         memory += f", the device's: {ms.runtime.max_memory_allocated() / 1e9:.2f} GB"
-    takes = f"{steps} updates take about {timedelta(seconds=round(compilation + mean_seconds * steps))}"
-    if config.max_train_hours:
-        fit = min(steps, max(0, int((trainer.plan.max_seconds - compilation) * rate)))
+    takes = f"{steps} updates take about {timedelta(seconds=round(compilation + seconds * steps))}"
+    if config.max_train_hours:  # a phase then takes its share of the time
+        per_second = sum(phase.share / phase.update for phase in phases)
+        fit = min(steps, max(0, int((trainer.plan.max_seconds - compilation) * per_second)))
         takes += f", about {fit} of them fit into max_train_hours {config.max_train_hours:g}"
     takes += " (without evaluations)" if trainer.evaluation else ""
     return (
-        f"dry run: one update {', '.join(updates)}; {takes}. "
+        f"dry run: one update {', '.join(phase.description for phase in phases)}; {takes}. "
         f"{memory}. "
         f"A checkpoint takes {size / 1e6:.1f} MB, at most {copies} at a time: {copies * size / 1e6:.1f} MB. "
         f"Nothing was kept{kept}."
     )
+
+
+@dataclass(frozen=True)
+class MeasuredPhase:
+    """Phase of a run with its share, and in seconds its first update of each width together and its mean update."""
+
+    share: float
+    description: str
+    compilation: float
+    update: float
+
+
+def measure_phase(trainer: Trainer, phase: Phase, name: str) -> MeasuredPhase:
+    """Train two updates of each width of a phase; `name` begins their descriptions."""
+    descriptions = []
+    compilation = 0.0
+    update = 0.0
+    for start, share in phase.data.width_shares():
+        batch = next(phase.data.batches(0, start))
+        first, usual = (timed_update(trainer, [batch] * phase.accumulation_steps) for _ in range(2))
+        taken = f"takes {usual:.2f} s (the first {first:.1f} s, with compilation)"
+        descriptions.append(f"{name}with {describe_size(batch)} {taken}")
+        compilation += first
+        update += share * usual
+    return MeasuredPhase(phase.share, ", ".join(descriptions), compilation, update)
 
 
 def timed_update(trainer: Trainer, micro_batches: Sequence[Batch]) -> float:

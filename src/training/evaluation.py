@@ -45,7 +45,10 @@ class Evaluation:
         evaluate: called with `network` and a function to be called before each batch, where a run that is asked to
             stop ends; equally often on every rank. Its result has `metrics`: {name: value}, the same on every rank.
         steps: updates between evaluations; the last update is always followed by one.
-        selection: how the best checkpoint is chosen; None: it is not. The result at the best step is in `kept`.
+        selection: how the best checkpoint is chosen; None: it is not.
+
+    Attributes:
+        kept: {step: result} of the best evaluation since this process started; {} if there is none.
     """
 
     training: nn.Cell

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from model_utils.files import naming
+from model_utils.files import naming_in_errors
 
 
 class EventFile:
@@ -39,15 +39,15 @@ class EventFile:
         self._write(step=step, summary=self._summary(value=[self._summary.Value(tag=name, simple_value=value)]))
 
     def _write(self, **content: Any) -> None:
-        with naming(self._folder):
+        with naming_in_errors(self._folder):
             self._writer.write_event(self._event(wall_time=time.time(), **content))
 
     def flush(self) -> None:
         """Flush buffered points to the disk."""
-        with naming(self._folder):
+        with naming_in_errors(self._folder):
             self._writer.flush()
 
     def close(self) -> None:
         """Flush and close the file."""
-        with naming(self._folder):
+        with naming_in_errors(self._folder):
             self._writer.close()

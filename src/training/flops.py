@@ -17,20 +17,21 @@ def forward_flops(
         predictions: masked tokens of a sequence in pre-training, which predicts the order of its segments as well.
         reads_tokens: as ScoresNetwork has it; else the last layer computes queries, keys and values alone.
     """
-    tokens, hidden = rows * length, config.hidden_size
-    read = rows  # of the last layer behind its attention
+    tokens = rows * length
+    hidden = config.hidden_size
+    tokens_read = rows  # of the last layer's output
     if predictions:
-        read = rows * (1 + predictions)
+        tokens_read = rows * (1 + predictions)
     elif reads_tokens:
-        read = tokens
+        tokens_read = tokens
     projections = 3 * 2 * tokens * hidden * hidden  # query, key, value
     per_query = 2 * 2 * hidden  # scores and context, for each key
     scores_and_context = per_query * tokens * length
     if config.use_relative_positions:  # each again with the embeddings of distances, or of keys if these are fewer
         scores_and_context += per_query * tokens * min(length, 2 * config.max_relative_position + 1)
-    behind_attention = 2 * hidden * (hidden + 2 * config.intermediate_size)  # for each row
+    behind_attention = 2 * hidden * (hidden + 2 * config.intermediate_size)  # for each token
     blocks = config.num_hidden_layers * config.inner_group_num
-    layers = blocks * (projections + scores_and_context) + ((blocks - 1) * tokens + read) * behind_attention
+    layers = blocks * (projections + scores_and_context) + ((blocks - 1) * tokens + tokens_read) * behind_attention
     mapping = 2 * tokens * config.embedding_size * hidden if config.embedding_projection else 0
     pooler = 2 * rows * hidden * hidden
     masked_tokens = 2 * rows * predictions * config.embedding_size * (hidden + config.vocab_size)

@@ -33,14 +33,23 @@ class _Layer(nn.Cell):
 
 
 def _gradient_sums(names: list[list[str]]) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    """Return LayerwiseGradient.addends and new_sums from the names of the weights of each layer."""
-    known: list[str] = []
+    """Plan the sums of the gradients of shared weights, which grow from the last layer to the first.
+
+    Args:
+        names: names of the weights of each layer.
+
+    Returns:
+        addends: for each layer and each sum that the layers behind it have begun, the index of the weight of the layer
+            that joins the sum; -1 for none.
+        new_sums: for each layer, the indices of its weights that begin a sum.
+    """
+    summed_names: list[str] = []
     addends = []
     new_sums = []
-    for of_layer in reversed(names):
-        addends.append(tuple(of_layer.index(name) if name in of_layer else -1 for name in known))
-        new_sums.append(tuple(j for j, name in enumerate(of_layer) if name not in known))
-        known += [of_layer[j] for j in new_sums[-1]]
+    for layer_names in reversed(names):
+        addends.append(tuple(layer_names.index(name) if name in layer_names else -1 for name in summed_names))
+        new_sums.append(tuple(j for j, name in enumerate(layer_names) if name not in summed_names))
+        summed_names += [layer_names[j] for j in new_sums[-1]]
     return tuple(reversed(addends)), tuple(reversed(new_sums))
 
 
@@ -62,12 +71,10 @@ class LayerwiseGradient(nn.Cell):
         self.layers = tuple(cells[sets] for sets in encoder.layers)
         in_layers = list(dict.fromkeys(weight.name for layer in reversed(self.layers) for weight in layer.weights))
         self.others = ParameterTuple([parameter for parameter in parameters if parameter.name not in in_layers])
-        # Of each layer, for every sum over the layers behind it, which of its weights it adds, -1: none; and with which
-        # weights it begins a sum. Then, of each parameter, the index among all sums and the others.
         self.addends, self.new_sums = _gradient_sums(
             [[weight.name for weight in layer.weights] for layer in self.layers]
         )
-        joined = in_layers + [parameter.name for parameter in self.others]
+        joined = in_layers + [parameter.name for parameter in self.others]  # the order of the gradients in construct
         self.order = tuple(joined.index(parameter.name) for parameter in parameters)
         self.head_gradient = ops.value_and_grad(self.head_loss, 0, self.others, has_aux=True)
         self.layer_gradient = ops.GradOperation(get_all=True, get_by_list=True, sens_param=True)
@@ -84,25 +91,26 @@ class LayerwiseGradient(nn.Cell):
     def construct(
         self, inputs: tuple[Tensor, ...], dropout_key: Tensor, scale: Tensor
     ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, ...]]:
-        given = self.network.text_inputs
-        texts = self.network.scores.backbone_texts(inputs[:given])
+        text_count = self.network.text_inputs
+        texts = self.network.scores.backbone_texts(inputs[:text_count])
         score_mask = self.albert.score_mask(texts)
         x = self.albert.first_states(texts, dropout_key)
-        further = (*inputs[given:], dropout_key)
+        further = (*inputs[text_count:], dropout_key)
         rows_read = self.network.scores.rows_read(texts, further)
-        rows = ((),) * (len(self.layers) - 1) + (() if rows_read is None else (rows_read,),)
+        # Optional argument of each layer: the last one may compute some rows alone.
+        layer_rows = ((),) * (len(self.layers) - 1) + (() if rows_read is None else (rows_read,),)
         states = ()
         for i in range(len(self.layers)):
             states += (x,)
             key = self.depend(dropout_key, x)  # the masks of all layers need nothing else, and would be made at once
-            x = self.layers[i](x, score_mask, key + i * LAYER_KEY_STEP, *rows[i])
+            x = self.layers[i](x, score_mask, key + i * LAYER_KEY_STEP, *layer_rows[i])
         value, (gradient, of_head) = self.head_gradient(x, texts, further, scale)
         sums = ()
         for i in range(len(self.layers) - 1, -1, -1):
             # Without waiting for the gradient, layer and masks would be computed at once, or be kept from before.
             x, key = self.depend(states[i], gradient), self.depend(dropout_key, gradient)
             layer_gradient = self.layer_gradient(self.layers[i], self.layers[i].weights)
-            of_inputs, weights = layer_gradient(x, score_mask, key + i * LAYER_KEY_STEP, *rows[i], gradient)
+            of_inputs, weights = layer_gradient(x, score_mask, key + i * LAYER_KEY_STEP, *layer_rows[i], gradient)
             added = ()
             for k in range(len(sums)):
                 j = self.addends[i][k]

@@ -78,8 +78,9 @@ class OutputTable:
     def token_indices(self, rows: np.ndarray) -> np.ndarray:
         """Return the indices of all tokens of these rows in a per-token output."""
         counts = self.lengths[rows]
-        first = (np.cumsum(self.lengths) - self.lengths)[rows]
-        return np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+        starts = (np.cumsum(self.lengths) - self.lengths)[rows]  # of the rows among all tokens
+        starts_in_result = np.cumsum(counts) - counts
+        return np.repeat(starts - starts_in_result, counts) + np.arange(counts.sum())
 
 
 def predict_rows(
@@ -122,8 +123,11 @@ def rows_where(values: Ragged | np.ndarray, flags: np.ndarray) -> np.ndarray:
 
 def rows_not_finite(outputs: Mapping[str, Any]) -> np.ndarray:
     """Return the sorted numbers of the rows with an infinity or NaN in any output of an OutputTable."""
-    numbers = [rows_where(output, ~np.isfinite(getattr(output, "values", output))) for output in outputs.values()]
-    return np.unique(np.concatenate(numbers)) if numbers else np.zeros(0, np.int64)
+    numbers = [np.zeros(0, np.int64)]
+    for output in outputs.values():
+        values = output.values if isinstance(output, Ragged) else output
+        numbers.append(rows_where(output, ~np.isfinite(values)))
+    return np.unique(np.concatenate(numbers))
 
 
 def are_finite(outputs: Mapping[str, Any]) -> bool:

@@ -161,10 +161,10 @@ class AdamWeightDecay(Optimizer):
     """p -= rate * (m / (sqrt(v) + eps) + weight_decay * p), through MindSpore's fused kernel."""
 
     def update(self, i: int, rate: Tensor, gradient: Tensor, beta1: Tensor, beta2: Tensor) -> None:
-        s = self.settings
-        eps = s.eps
-        decay = s.weight_decay if self.decayed[i] else 0.0
-        if s.bias_correction:  # through the kernel's rate and eps; decay / factor keeps rate * decay unchanged
+        settings = self.settings
+        eps = settings.eps
+        decay = settings.weight_decay if self.decayed[i] else 0.0
+        if settings.bias_correction:  # through the kernel's rate and eps; decay / factor keeps rate * decay unchanged
             power1, power2 = self.decay_powers()
             root = ops.sqrt(1.0 - power2)
             factor = root / (1.0 - power1)
@@ -184,20 +184,20 @@ class Lamb(Optimizer):
     """
 
     def update(self, i: int, rate: Tensor, gradient: Tensor, beta1: Tensor, beta2: Tensor) -> None:
-        s = self.settings
+        settings = self.settings
         parameter = self.parameters[i]
-        moment1 = beta1 * self.moments1[i] + (1.0 - s.beta1) * gradient
-        moment2 = beta2 * self.moments2[i] + (1.0 - s.beta2) * (gradient * gradient)
+        moment1 = beta1 * self.moments1[i] + (1.0 - settings.beta1) * gradient
+        moment2 = beta2 * self.moments2[i] + (1.0 - settings.beta2) * (gradient * gradient)
         corrected1 = moment1
         corrected2 = moment2
-        if s.bias_correction:
+        if settings.bias_correction:
             power1, power2 = self.decay_powers()
             corrected1 = moment1 * (1.0 / (1.0 - power1))
             corrected2 = moment2 * (1.0 / (1.0 - power2))
         # Not a quotient: on CPU those keep index lists of 16 bytes an entry in memory (src/nn/layers.py, Spread).
-        step = corrected1 * (1.0 / (ops.sqrt(corrected2) + s.eps))
+        step = corrected1 * (1.0 / (ops.sqrt(corrected2) + settings.eps))
         if self.decayed[i]:
-            step = step + s.weight_decay * parameter
+            step = step + settings.weight_decay * parameter
         if self.adapted[i]:
             parameter_norm = ops.sqrt(ops.reduce_sum(parameter * parameter))
             step_norm = ops.sqrt(ops.reduce_sum(step * step))

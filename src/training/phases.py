@@ -47,8 +47,9 @@ class Phases:
     def __init__(self, phases: Sequence[Phase]) -> None:
         self.all = tuple(phases)
         self.starts = [0]
-        # Minus a tolerance, because 0.1 + 0.2 > 0.3: after 3 of 10 updates a phase at 0.3 must begin.
-        self.begins = [fsum(phase.share for phase in self.all[:i]) - _ROUNDING for i in range(len(self.all))]
+        # Progress at which each phase begins, minus a tolerance: 0.1 + 0.2 > 0.3, but after 3 of 10 updates a phase at
+        # 0.3 must begin.
+        self.start_shares = [fsum(phase.share for phase in self.all[:i]) - _ROUNDING for i in range(len(self.all))]
 
     @property
     def number(self) -> int:
@@ -71,7 +72,7 @@ class Phases:
 
     def next_is_due(self, share: float) -> bool:
         """Return True if the next update belongs to a later phase when this share of the run is over."""
-        return self.number < len(self.all) and share >= self.begins[self.number]
+        return self.number < len(self.all) and share >= self.start_shares[self.number]
 
     def begin(self, step: int, share: float) -> None:
         """Begin the phases that are due after `step` updates."""

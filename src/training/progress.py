@@ -12,7 +12,7 @@ class Progress:
     """Share of a run that is over: of its updates, or of its time limit (max_train_hours) if that is more.
 
     Training time is summed over all starts of the run, with compilation, evaluation and saving, but without the pauses
-    between starts. It is `state.seconds`, synchronised between ranks, unlike measured().
+    between starts. It is `state.seconds`, synchronised between ranks, unlike measured_seconds().
     """
 
     def __init__(self, plan: RunPlan, state: LoopState) -> None:
@@ -25,14 +25,14 @@ class Progress:
         """Start the clock of a run, or resume it after `state.seconds` of training."""
         self.began = self.clock() - self.state.seconds
 
-    def measured(self) -> float:
+    def measured_seconds(self) -> float:
         """Return the seconds of training by this rank's clock."""
         return self.clock() - self.began
 
-    def to_save(self) -> float:
-        """Return measured(), but less than the limit for a run whose last update and record are still to come."""
+    def seconds_to_save(self) -> float:
+        """Return measured_seconds(), but less than the limit if the run's last update and record are still to come."""
         limit = self.plan.max_seconds
-        measured = self.measured()
+        measured = self.measured_seconds()
         return min(measured, math.nextafter(limit, 0)) if self.state.seconds < limit else measured
 
     @property

@@ -25,9 +25,9 @@ class Ranks:
 
     Args:
         rank, size: rank of this process and number of ranks; rank 0 writes the run's files.
-        rendezvous: where the ranks of the job meet; None for a single process.
+        rendezvous: has the barriers of the job's ranks; None for a single process.
         wait_minutes: timeout of a barrier.
-        barriers: number of those that this rank has come to.
+        barriers: number of barriers that this rank has come to.
     """
 
     rank: int = 0
@@ -40,12 +40,12 @@ class Ranks:
     def writer(self) -> bool:
         return self.rank == 0
 
-    def gather(self, value: Any, what: str) -> list[Any]:
+    def gather(self, value: Any, barrier_name: str) -> list[Any]:
         """Return the values of all ranks, in their order. Collective: every rank calls it at the same points.
 
         Args:
             value: anything that pickles.
-            what: name of the barrier for errors, as in "rank 1 has not come to WHAT"; the same on every rank.
+            barrier_name: for errors, as in "rank 1 has not come to NAME"; the same on every rank.
 
         Raises:
             UserError: a rank ended or timed out, or the launcher has ended.
@@ -53,29 +53,29 @@ class Ranks:
         if self.rendezvous is None:
             return [value]
         self.barriers += 1
-        mine = pickle.dumps(value)
-        entries = self.rendezvous.exchange(self.rank, self.barriers, what, mine, 60 * self.wait_minutes)
+        pickled = pickle.dumps(value)
+        entries = self.rendezvous.exchange(self.rank, self.barriers, barrier_name, pickled, 60 * self.wait_minutes)
         for rank, (name, _) in enumerate(entries):
-            if name != what:
-                raise RuntimeError(f"rank {rank} is at {name} while rank {self.rank} is at {what}")
+            if name != barrier_name:
+                raise RuntimeError(f"rank {rank} is at {name} while rank {self.rank} is at {barrier_name}")
         return [pickle.loads(entry) for _, entry in entries]  # noqa: S301 - written by a rank of this job
 
-    def wait(self, what: str) -> None:
+    def wait(self, barrier_name: str) -> None:
         """Wait until all ranks call it (a barrier). Collective; arguments and errors as gather."""
-        self.gather(None, what)
+        self.gather(None, barrier_name)
 
-    def sum(self, array: np.ndarray, what: str) -> np.ndarray:
+    def sum(self, array: np.ndarray, barrier_name: str) -> np.ndarray:
         """Return the sum of an array over all ranks, bit-identical on each; collective, arguments as gather."""
-        return np.sum(self.gather(array, what), axis=0)
+        return np.sum(self.gather(array, barrier_name), axis=0)
 
-    def must_agree(self, facts: dict[str, Any], what: str) -> None:
+    def must_agree(self, facts: dict[str, Any], subject: str) -> None:
         """Raise UserError if a rank has another value than rank 0, naming rank, key and both values. Collective."""
-        first, *others = self.gather(facts, what)
+        first, *others = self.gather(facts, subject)
         for rank, rank_facts in enumerate(others, 1):
             if difference := first_difference(first, rank_facts):
                 key, left, right = difference
                 values = f"{key} is {left!r} on rank 0 and {right!r} on rank {rank}"
-                raise UserError(f"the ranks differ in {what}: {values}; give all the same files and configuration")
+                raise UserError(f"the ranks differ in {subject}: {values}; give all the same files and configuration")
 
 
 ALONE = Ranks()  # process group of a single process

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from src.pretraining_data.diagnostics import BEGUN, LearningCheck
+from src.pretraining_data.diagnostics import LEARNT_BY, LearningCheck
 from src.training.loop_state import LoopState
 from src.training.meters import Speed, Stopwatch
 from src.training.pending_updates import Update
@@ -57,7 +57,7 @@ class Recorder:
         self.progress = progress
         self.clock = clock
         self.log: RunLog | None = None  # of the rank that writes
-        self.has_compared = False  # with the baseline of a run that learns nothing
+        self.has_checked_learning = False
         self.restart_speed()
 
     def restart_speed(self) -> None:
@@ -122,11 +122,12 @@ class Recorder:
             "eta_s": rate and self.progress.seconds_left(step, rate),
         }
         for name, value in (evaluation or {}).items():
-            record[EVAL_PREFIX + name] = value if math.isfinite(value) else None
-            if record[EVAL_PREFIX + name] is None:
+            is_finite = math.isfinite(value)
+            record[EVAL_PREFIX + name] = value if is_finite else None
+            if not is_finite:
                 logger.warning(f"evaluation after step {step}: {name} is {value}, which the log leaves out")
         self.log.write(record)
-        self.compare(record)
+        self.check_learning(record)
 
     def sync(self) -> None:
         """Put the log on the disk."""
@@ -140,22 +141,26 @@ class Recorder:
         with self.clock.paused():  # the device may be measured again
             return self.utilisation.mfu(flops_per_second)
 
-    def compare(self, record: Mapping[str, Any]) -> None:
-        """Log a warning if the first record after BEGUN of the run shows nothing learnt."""
+    def check_learning(self, record: Mapping[str, Any]) -> None:
+        """Log a warning if the first record with the metric, from LEARNT_BY of the run on, shows nothing learnt."""
         share = self.progress.share
-        if self.learning and BEGUN <= share < 1 and not self.has_compared:
-            self.has_compared = record.get(self.learning.metric) is not None
+        if self.learning and LEARNT_BY <= share < 1 and not self.has_checked_learning:
+            self.has_checked_learning = record.get(self.learning.metric) is not None
             if warning := self.learning.warning(record, share):
                 logger.warning(warning)
 
     def last_record(self) -> dict[str, Any]:
-        """Return the last record of a run that has ended, with its warnings; {} on ranks that do not write."""
+        """Return the last record of a run that has ended; {} on ranks that do not write.
+
+        If learning is checked, a warning is logged and stands in the record's list `remarks`.
+        """
         if not self.log or not self.log.records:
             return {}
         record = self.log.records[-1]
         if not self.learning:
             return record
-        warning = self.learning.warning(record, 1.0)
-        if warning:
+        remarks = []
+        if warning := self.learning.warning(record, 1.0):
             logger.warning(warning)
-        return record | {"remarks": [warning] if warning else []}
+            remarks.append(warning)
+        return record | {"remarks": remarks}

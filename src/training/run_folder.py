@@ -116,13 +116,13 @@ def check_run_folder(path: Path, config: TrainingConfig) -> None:
             raise CheckpointError(f"{found}: choose an empty folder, and this one as load_checkpoint_path")
         return
     try:
-        theirs = load_config(type(config), ["--config_path", str(file)]).resume_fingerprint()
+        saved_fingerprint = load_config(type(config), ["--config_path", str(file)]).resume_fingerprint()
     except ConfigError as error:
         raise ConfigError(f"{path} holds a run that cannot be resumed here: {error}; choose another folder") from error
     fingerprint = config.resume_fingerprint()
     if "train_steps" in fingerprint:  # first, because a derived warm-up differs with it
         fingerprint = {"train_steps": fingerprint["train_steps"]} | fingerprint
-    if difference := first_difference(fingerprint, theirs):
-        key, ours, there = difference
-        values = f"{key} is {there!r} there and {ours!r} here"
+    if difference := first_difference(fingerprint, saved_fingerprint):
+        key, value, saved_value = difference
+        values = f"{key} is {saved_value!r} there and {value!r} here"
         raise ConfigError(f"{path} holds a run of another configuration: {values}; choose another folder")

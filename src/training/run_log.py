@@ -12,7 +12,7 @@ from pydantic import Field
 from tqdm import tqdm
 
 from model_utils.errors import DataError
-from model_utils.files import naming, write_atomically, write_text
+from model_utils.files import naming_in_errors, write_atomically, write_text
 from model_utils.json_files import Schema, parse_json, read_file, validated
 from src.training.event_file import EventFile
 
@@ -57,8 +57,8 @@ class RunLog:
 
     Args:
         metric_names: the training metrics, the total loss first.
+        train_steps: updates of the whole run; None if its length is also limited in hours.
         start_step: updates already done; later records of an earlier attempt are removed.
-        train_steps: its updates in all; None where hours limit it, too.
         baselines: what each metric is to be compared with, for instance chance; under a name with EVAL_PREFIX in
             evaluations alone.
     """
@@ -85,7 +85,7 @@ class RunLog:
     def write(self, record: dict[str, Any]) -> None:
         """Add the record of one step everywhere; values are numbers, or None where there is nothing to report."""
         self.records.append(record)
-        with naming(self.folder / LOG_FILE):
+        with naming_in_errors(self.folder / LOG_FILE):
             self.file.write(json.dumps(record, allow_nan=False) + "\n")
             self.file.flush()
         for name, value in record.items():
@@ -143,8 +143,8 @@ class RunLog:
         }
         trained = self.metric_names[1:] or self.metric_names  # a sum of losses says less than its parts
         panels = [*trained, *sorted(evaluated - set(self.metric_names))]
-        last = {record["phase"]: record["step"] for record in self.records if "phase" in record}
-        borders = sorted(last.values())[:-1]  # a phase ends with a record
+        last_steps = {record["phase"]: record["step"] for record in self.records if "phase" in record}
+        borders = sorted(last_steps.values())[:-1]  # between phases, since each ends with a record
         columns = min(2, len(panels))
         rows = -(-len(panels) // columns)
         figure = Figure(figsize=(6 * columns, 3.6 * rows), layout="constrained")

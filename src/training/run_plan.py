@@ -58,15 +58,15 @@ class Precision:
             "loss_scale_mode": self.scaling.mode,
         }
 
-    def changes_since(self, before: Mapping[str, str], path: Path, named: bool) -> dict[str, str]:
+    def changes_since(self, before: Mapping[str, str], path: Path, is_named: bool) -> dict[str, str]:
         """Return what differs from `before`, the facts() of the checkpoint `path`, as {key: sentence}.
 
-        Raises ConfigError if compute_type would change, although the configuration does not name one (`named`).
+        Raises ConfigError if compute_type would change although the configuration names none (`is_named` is False).
         """
         now = self.facts()
         trained = before["compute_type"]
         chosen = now["compute_type"]
-        if trained != chosen and not named:
+        if trained != chosen and not is_named:
             found = f"{path} was trained in {trained}, but compute_type is empty, here {chosen}"
             raise ConfigError(f"{found}: give compute_type {trained} to keep it, or {chosen} to change it")
         return {key: f"{key} {now[key]} instead of {before[key]}" for key in now if now[key] != before[key]}
@@ -124,9 +124,13 @@ def plan_run(config: TrainingConfig, epochs: int, rows_at_once: int, batches_per
 
 def plan_precision(config: TrainingConfig, device: Device) -> Precision:
     """Return the device's compute type and the loss scale, which is off unless the type is float16."""
-    if not config.enable_lossscale or device.compute_type != "float16":
-        return Precision(device.target, device.compute_type, LossScale("off"))
-    scaling = LossScale(
-        config.loss_scale_mode, config.loss_scale_value, config.scale_factor, config.scale_window, config.min_loss_scale
-    )
+    scaling = LossScale("off")
+    if config.enable_lossscale and device.compute_type == "float16":
+        scaling = LossScale(
+            mode=config.loss_scale_mode,
+            value=config.loss_scale_value,
+            factor=config.scale_factor,
+            window=config.scale_window,
+            minimum=config.min_loss_scale,
+        )
     return Precision(device.target, device.compute_type, scaling)

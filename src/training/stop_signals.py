@@ -21,7 +21,7 @@ class StopSignals(AbstractContextManager):
 
     def __init__(self) -> None:
         self.received = 0
-        self.before: dict[int, Any] = {}
+        self.previous_handlers: dict[int, Any] = {}
         self.terminals: list[TextIO] = []
 
     def __enter__(self) -> Self:
@@ -29,12 +29,12 @@ class StopSignals(AbstractContextManager):
         self.terminals = [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
         for signal_number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal_number != signal.SIGHUP or signal.getsignal(signal_number) != signal.SIG_IGN:
-                self.before[signal_number] = signal.signal(signal_number, self._remember)
+                self.previous_handlers[signal_number] = signal.signal(signal_number, self._remember)
         return self
 
     def _remember(self, signal_number: int, _: FrameType | None) -> None:
         self.received = signal_number
-        for handled in self.before:
+        for handled in self.previous_handlers:
             signal.signal(handled, signal.SIG_IGN if handled == signal.SIGHUP else signal.SIG_DFL)
         if signal_number == signal.SIGHUP:
             for stream in self.terminals:
@@ -44,7 +44,7 @@ class StopSignals(AbstractContextManager):
             os.write(2, b"asked to stop: finishing this batch and saving; asking again ends the run at once\n")
 
     def __exit__(self, *_: object) -> None:
-        for signal_number, handler in self.before.items():
+        for signal_number, handler in self.previous_handlers.items():
             if signal_number == signal.SIGHUP and self.received == signal.SIGHUP:
                 continue  # the end of a terminal may be told once more, after the run has ended
             signal.signal(signal_number, handler)

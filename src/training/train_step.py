@@ -23,11 +23,12 @@ from src.training.run_plan import LossScale, Precision, RunPlan
 from src.training.training_config import TrainingConfig
 
 logger = logging.getLogger(__name__)
-# Between two ranks. Update s of one has the masks of update s + d of another for no d up to UPDATES with 21 ranks; for
-# none below 654,939 with 1,024.
-RANK_SEEDS = UPDATES + 1
-# Between two seeds: 2**31 times the third power of the golden section, so that 20 seeds in a row are all far apart.
-RUN_SEEDS = 506_952_113
+# Distance between the dropout seeds of two ranks. Update s of a rank never has the masks of update s + d of another for
+# any d up to UPDATES if there are at most 21 ranks, or for any d below 654,939 if there are 1,024.
+RANK_DISTANCE = UPDATES + 1
+# Distance between those of runs with consecutive seeds: 2**31 times the third power of the golden section, so that 20
+# seeds in a row are all far apart.
+SEED_DISTANCE = 506_952_113
 
 
 def normalise_weights(
@@ -82,7 +83,7 @@ class TrainStep(nn.Cell):
         counted_table, row_squares = network.counted_rows
         names = [weight.name for weight in self.weights]
         self.has_counted_table = counted_table.name in names  # else it is frozen
-        self.counted_table = names.index(counted_table.name) if self.has_counted_table else len(names)
+        self.counted_index = names.index(counted_table.name) if self.has_counted_table else len(names)
         self.differentiated = ParameterTuple([*self.weights, row_squares] if self.has_counted_table else self.weights)
         self.square_sum = square_sum(network.backend)
         self.scale_all = scale_all(len(self.weights), network.backend)
@@ -98,7 +99,7 @@ class TrainStep(nn.Cell):
             self.all_reduce = ops.AllReduce()
             # GPUs and Ascend join the operations of one number.
             self.all_reduce_joined = ops.AllReduce().add_prim_attr("fusion", 1)
-        self.ready_graphs: set[tuple] = set()  # compiled: those with `last` or without, by the shapes of the inputs
+        self.ready_graphs: set[tuple] = set()  # those that are compiled, as graphs() names them
         if network.recompute_layers:
             self.value_and_grad = LayerwiseGradient(network, self.differentiated)
         else:
@@ -106,7 +107,7 @@ class TrainStep(nn.Cell):
 
     def seed_of_rank(self, seed: int) -> int:
         """Return the seed of this rank's dropout masks."""
-        return (RUN_SEEDS * seed + RANK_SEEDS * self.ranks.rank) % 2**31
+        return (SEED_DISTANCE * seed + RANK_DISTANCE * self.ranks.rank) % 2**31
 
     def restart(self, seed: int) -> None:
         """Reset all state but the network's weights to that of a new run with this seed; compiled graphs stay."""
@@ -156,7 +157,7 @@ class TrainStep(nn.Cell):
 
         Not finite if any entry is not. row_squares: squares of the table's rows, summed over all ranks; () if frozen.
         """
-        squares = self.square_sum(gradients[: self.counted_table] + gradients[self.counted_table + 1 :])
+        squares = self.square_sum(gradients[: self.counted_index] + gradients[self.counted_index + 1 :])
         if self.has_counted_table:
             squares = row_squares[0] + squares
         return ops.sqrt(squares)
@@ -239,9 +240,12 @@ class TrainStep(nn.Cell):
         return (last, *int_args, *float_args, *inputs)
 
     def graphs(self, micro_batches: Sequence[dict[str, np.ndarray]]) -> list[tuple]:
-        """Return the graph that each micro-batch of an update runs, as ready_graphs names it."""
-        last, columns = len(micro_batches) - 1, self.network.input_columns
-        return [(i == last, *(batch[name].shape for name in columns)) for i, batch in enumerate(micro_batches)]
+        """Return the graph that each micro-batch of an update runs: (construct's `last`, shape of each input)."""
+        graphs = []
+        for i, batch in enumerate(micro_batches):
+            shapes = [batch[name].shape for name in self.network.input_columns]
+            graphs.append((i + 1 == len(micro_batches), *shapes))
+        return graphs
 
     def compiles(self, micro_batches: Sequence[dict[str, np.ndarray]]) -> bool:
         """Return whether an update of these shapes compiles a graph first."""

@@ -94,16 +94,16 @@ class Trainer:
         self.resume()
         self.recorder.measure_device()  # while the other ranks wait in check_ranks
         self.check_ranks()
-        with self.signals, self.work(), closing(self.micro_batches()) as micro_batches:
+        with self.signals, self.open_run(), closing(self.micro_batches()) as micro_batches:
             self.pending.begin()
-            while self.state.evaluating or not self.over:
+            while self.state.evaluating or not self.is_over:
                 if not self.state.evaluating:
                     self.start(next(micro_batches))
                 step = self.state.step
                 if step - self.synced_step >= self.updates_per_sync or self.state.evaluating:
                     self.sync_ranks()
                 evaluates = self.evaluation_due(step)
-                saves = self.over or self.checkpoints.due(step)  # asked once: what is saved must have been read
+                saves = self.is_over or self.checkpoints.due(step)  # asked once: what is saved must have been read
                 if evaluates or saves or self.stop_signal or self.reading_due(step):
                     self.read()
                 if evaluates:
@@ -112,9 +112,9 @@ class Trainer:
                 elif self.state.evaluating:  # it was interrupted, and eval_steps has changed since
                     self.state.evaluating = False
                     self.record_if_due(step)
-                if saves or self.over or self.stop_signal or self.state.best.step == step:
+                if saves or self.is_over or self.stop_signal or self.state.best.step == step:
                     self.save()
-                if self.stop_signal and not self.over:
+                if self.stop_signal and not self.is_over:
                     self.stop()
             return self.finish()
 
@@ -146,12 +146,17 @@ class Trainer:
         weights = 0
         for parameter in state_of(self.step).values():
             weights = zlib.crc32(parameter.asnumpy().tobytes(), weights)
-        settled = {**self.config.to_dict(), **self.facts.precision.facts(), "step": self.state.step}
-        facts = {"data": self.facts.identity, **settled, "checksum of the weights": weights}
+        facts = {
+            "data": self.facts.identity,
+            **self.config.to_dict(),
+            **self.facts.precision.facts(),
+            "step": self.state.step,
+            "checksum of the weights": weights,
+        }
         self.ranks.must_agree(flatten(facts), "what they train on")
 
     @contextmanager
-    def work(self) -> Iterator[None]:
+    def open_run(self) -> Iterator[None]:
         """Bind the folder to the run and keep its log open while the updates are made; raises as fit."""
         self.folder.begin(self.checkpoints.bytes_needed(self.state))
         try:
@@ -166,13 +171,13 @@ class Trainer:
 
     def micro_batches(self) -> Generator[list[Batch]]:
         """Yield the micro-batches of each further update, phase after phase, without end."""
-        places = 0 if self.facts.precision.device_target == "CPU" else AHEAD
+        ahead = 0 if self.facts.precision.device_target == "CPU" else AHEAD
         while True:
             self.phases.begin(self.state.step, self.progress.share)
             if self.phases.several:
                 logger.info(f"phase {self.phases.number} of {len(self.phases.all)}: {self.phases.current.description}")
             self.recorder.restart_speed()
-            with read_ahead(self.phases.micro_batches(self.state.step), places) as updates:
+            with read_ahead(self.phases.micro_batches(self.state.step), ahead) as updates:
                 while not self.phases.next_is_due(self.progress.share):
                     yield next(updates)
 
@@ -197,7 +202,8 @@ class Trainer:
 
         Ranks do so after as many updates as take SYNC_SECONDS by the clock of rank 0, a process alone after each.
         """
-        states = self.ranks.gather((self.signals.received, self.progress.measured()), "the question whether to stop")
+        local_state = (self.signals.received, self.progress.measured_seconds())
+        states = self.ranks.gather(local_state, "the question whether to stop")
         self.stop_signal = max(signal for signal, _ in states)
         _, seconds = states[0]
         updates = self.state.step - self.synced_step
@@ -208,7 +214,7 @@ class Trainer:
         self.state.seconds = seconds
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """True if the last update was made."""
         return self.progress.share >= 1 or self.is_out_of_patience
 
@@ -219,11 +225,11 @@ class Trainer:
 
     def closes(self, step: int) -> bool:
         """Return whether the run or a phase ends with this update; a record never spans two phases."""
-        return step == self.state.step and (self.over or self.phases.next_is_due(self.progress.share))
+        return step == self.state.step and (self.is_over or self.phases.next_is_due(self.progress.share))
 
     def evaluation_due(self, step: int) -> bool:
         """Return whether this step is evaluated."""
-        is_last = step == self.state.step and self.over
+        is_last = step == self.state.step and self.is_over
         return self.evaluation is not None and (step % self.evaluation.steps == 0 or is_last)
 
     def reading_due(self, step: int) -> bool:
@@ -285,7 +291,7 @@ class Trainer:
         with self.clock.paused():
             self.recorder.sync()
             self.state.epoch, self.state.batch = self.phases.position(self.state.step)
-            self.checkpoints.save(self.state, self.progress.to_save())
+            self.checkpoints.save(self.state, self.progress.seconds_to_save())
 
     def stop(self) -> NoReturn:
         """Exit for the signal that was received; the state is saved."""

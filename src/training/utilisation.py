@@ -11,8 +11,9 @@ from src.albert_config import AlbertConfig
 from src.nn.layers import compute_dtype, dense_product, operand_dtype
 from src.training.flops import forward_flops
 
-LONG_ENOUGH = 0.01  # s that a product must take, so that starting it does not matter
-BLOCK, LARGEST = 128, 16384  # rows
+MIN_SECONDS = 0.01  # s that a product must take, so that starting it does not matter
+MIN_ROWS = 128
+MAX_ROWS = 16384
 REPEATS = 5
 
 
@@ -63,12 +64,13 @@ def matmul_flops_per_second(config: AlbertConfig) -> float:
         product(matrix, matrix)[:1, :1].asnumpy()
         return time.perf_counter() - start
 
-    block = Tensor(np.random.default_rng(0).standard_normal((BLOCK, BLOCK), np.float32))
+    block = Tensor(np.random.default_rng(0).standard_normal((MIN_ROWS, MIN_ROWS), np.float32))
     block = ops.cast(block, operand_dtype(compute_type))
-    size, seconds = BLOCK, 0.0
-    while seconds < LONG_ENOUGH and size < LARGEST:
-        size *= 2
-        matrix = ops.tile(block, (size // BLOCK, size // BLOCK))
-        product_seconds(matrix)  # the first one is not the usual one
+    rows = MIN_ROWS
+    seconds = 0.0
+    while seconds < MIN_SECONDS and rows < MAX_ROWS:
+        rows *= 2
+        matrix = ops.tile(block, (rows // MIN_ROWS, rows // MIN_ROWS))
+        product_seconds(matrix)  # the first product of a shape takes longer
         seconds = product_seconds(matrix)
-    return 2 * size**3 / median(product_seconds(matrix) for _ in range(REPEATS))
+    return 2 * rows**3 / median(product_seconds(matrix) for _ in range(REPEATS))
