@@ -118,7 +118,7 @@ def _sentence(reason: ValidationError) -> str:
         return f"needed is {allowed}"
     if first["type"] == "missing":
         return f"{key} is missing"
-    allowed = allowed.removeprefix("Input should be ").removeprefix("String should have ")
+    allowed = re.sub("^(Input should be|(String|List|Tuple) should have) |( after validation)", "", allowed)
     return f"{key} is {shorten(first['input'])}, allowed is {allowed}"
 
 

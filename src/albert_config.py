@@ -35,6 +35,8 @@ FIXED_KEYS = {
     "net_structure_type": 0,
     "position_embedding_type": "absolute",
     "tie_word_embeddings": True,
+    "is_decoder": False,
+    "add_cross_attention": False,
 }
 MODEL_TYPES = ("albert", "bert")  # of transformers
 # What a BERT is as an ALBERT: layers of their own, and embeddings as wide as hidden states.
@@ -45,7 +47,7 @@ UNUSED_KEYS = frozenset(
     directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
     down_scale_factor gap_size num_memory_blocks
     _name_or_path architectures bos_token_id chunk_size_feed_forward dtype eos_token_id finetuning_task id2label
-    is_decoder label2id add_cross_attention output_attentions output_hidden_states output_past pad_token_id
+    label2id output_attentions output_hidden_states output_past pad_token_id
     problem_type return_dict torch_dtype torchscript transformers_version use_cache
     """.split()
 )
@@ -142,7 +144,8 @@ class AlbertConfig(Config):
         for key, value in values.items():
             # Hugging Face's files have keys of text generation and others, which transformers ignores, too.
             if key not in own_keys | RUN_KEYS | UNUSED_KEYS | set(FIXED_KEYS) and "model_type" not in values:
-                raise CheckpointError(f"{path}: {unknown_key(key, sorted(own_keys))}")
+                hint = "" if Path(path).name != CONFIG_FILES[1] else "; a BERT's file needs model_type: bert"
+                raise CheckpointError(f"{path}: {unknown_key(key, sorted(own_keys))}{hint}")
             if FIXED_KEYS.get(key, value) != value:
                 raise CheckpointError(f"{path}: {key} is {shorten(value)}, only {FIXED_KEYS[key]!r} is supported")
         if values.get("model_type", "albert") not in MODEL_TYPES:

@@ -238,6 +238,8 @@ class ClassificationSplit:
         settings["labels"] = labels
         if self.separator:
             settings["label_separator"] = self.separator
+        if self._has_empty_sets:
+            settings["labelled"] = True
         return text_facts(source, texts, self.tokenizer, **settings)
 
     def features(self) -> Features:
@@ -275,7 +277,7 @@ class ClassificationSplit:
     def targets(self) -> np.ndarray | None:
         """Return label ids or regression targets (examples,), or decisions (examples, C); None without any label."""
         unlabelled = [example for example in self.examples if example.label is None]
-        if len(unlabelled) == len(self.examples):
+        if len(unlabelled) == len(self.examples) and not self._has_empty_sets:
             return None
         if self.separator:
             targets = np.zeros((len(self.examples), len(self._label_ids)), np.float32)
@@ -293,6 +295,11 @@ class ClassificationSplit:
             allowed = f"{', '.join(self.labels or ())}{self.other_label}"
             raise DataError(f"{example.location} has the label {shorten(label)}, allowed are {allowed}")
         return self._label_ids[label]
+
+    @cached_property
+    def _has_empty_sets(self) -> bool:
+        """True for training and development rows without any of several labels; test rows are unlabelled then."""
+        return bool(self.separator) and self.name != "test" and all(item.label is None for item in self.examples)
 
     @cached_property
     def _label_ids(self) -> dict[str | None, int]:

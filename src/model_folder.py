@@ -207,6 +207,11 @@ class ModelFolder:
                 f"{self.loaded.path} has a fine-tuned head, and no {TASK_FILE} beside it says what it is for: "
                 "convert it again with --task"
             )
+        if not embeddings and self.task_info is None and "mlm" not in modules:
+            raise CheckpointError(
+                f"{self.loaded.path} has no head, not even one to fill in masks: use embeddings (predict.py "
+                "--embeddings true, export.py --export_embeddings true), or fine-tune it"
+            )
         if embeddings and has_initial_pooler(self.architecture, self.weights):
             logger.warning("the weights have an untrained pooler: use another pooling (mean, cls, max)")
         architecture = self.architecture

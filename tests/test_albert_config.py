@@ -77,6 +77,7 @@ def test_an_architecture_reads_back_identical_but_for_what_belongs_to_the_run(tm
         ({"hiden_size": 3}, "hiden_size is not a key; did you mean hidden_size?"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key', only 'absolute'"),
         ({"model_type": "roberta"}, "model_type is 'roberta'"),
+        ({"model_type": "bert", "is_decoder": True}, "is_decoder is True, only False is supported"),
         ({"ln_type": "preln"}, "ln_type is 'preln', only 'postln'"),
         ({"layers_to_keep": [0, 1]}, "layers_to_keep is [0, 1], only []"),
         ({"hidden_size": "24x"}, "hidden_size is '24x', allowed is a whole number"),

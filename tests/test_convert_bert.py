@@ -26,6 +26,7 @@ SMALL = {
     "intermediate_size": 96,
     "max_position_embeddings": 32,
 }
+ARCHITECTURE_OF_BERT = ARCHITECTURE.replace(embedding_size=32, share_parameters="none", embedding_projection=False)
 HEADS = {
     "BertForSequenceClassification": (heads.SequenceClassificationScores, head_of("classification", "a", "b", "c")),
     "BertForTokenClassification": (heads.TokenClassificationScores, head_of("token_classification", "a", "b", "c")),
@@ -112,14 +113,28 @@ def test_heads(torch: ModuleType, transformers: ModuleType, tmp_path: Path, arch
 
 
 def test_a_bert_of_this_project_goes_there_and_back(tmp_path: Path) -> None:
-    architecture = ARCHITECTURE.replace(embedding_size=32, share_parameters="none", embedding_projection=False)
-    ours = make_folder(tmp_path / "ours", "classification", architecture, classifier_hidden_size=0)
+    ours = make_folder(tmp_path / "ours", "classification", ARCHITECTURE_OF_BERT, classifier_hidden_size=0)
     back = convert("hf", "mindspore", convert("mindspore", "hf", ours, tmp_path / "hf"), tmp_path / "back")
     weights, expected = ModelFolder.load(back).weights, ModelFolder.load(ours).weights
     assert weights.keys() == expected.keys()
     assert all(np.array_equal(weights[name], value) for name, value in expected.items())
-    assert AlbertConfig.from_json(back / "albert_config.json") == architecture
+    assert AlbertConfig.from_json(back / "albert_config.json") == ARCHITECTURE_OF_BERT
     assert read_task_info(back) == read_task_info(ours)
+
+
+def test_a_bert_whose_file_does_not_say_so_is_named(tmp_path: Path) -> None:
+    ours = make_folder(tmp_path / "ours", "classification", ARCHITECTURE_OF_BERT, classifier_hidden_size=0)
+    config = convert("mindspore", "hf", ours, tmp_path / "hf") / "config.json"
+    described = json.loads(config.read_text())
+    del described["model_type"]
+    config.write_text(json.dumps(described))
+    with pytest.raises(CheckpointError, match=r"classifier_dropout is not a key.*model_type: bert"):
+        convert("hf", "mindspore", config.parent, tmp_path / "back")
+    del described["classifier_dropout"]
+    del described["albert_mindspore"]
+    config.write_text(json.dumps(described))
+    with pytest.raises(CheckpointError, match=r"weights of a BERT.*model_type: bert"):
+        convert("hf", "mindspore", config.parent, tmp_path / "back")
 
 
 def test_forms_that_do_not_exist_are_refused(tmp_path: Path) -> None:

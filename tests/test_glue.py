@@ -214,6 +214,7 @@ def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path, capsys, split):
         ("sts-b", "STS-B/train.tsv", "sentence1\tsentence2\tscore\na\tb\tnan\n", "'nan'"),
         ("qqp", "QQP/test.tsv", "id\tquestion1\tquestion2\n0\tWhy?\n", r"test\.tsv: line 2 has 2 column"),
         ("rte", "RTE/other.tsv", "", r"train\.tsv cannot be read"),
+        ("rte", "RTE/train.csv", "", r"train\.tsv cannot be read: .*--task_name custom"),
         ("ax", "diagnostic/train.tsv", "", "ax has no train split, but test"),
     ],
 )

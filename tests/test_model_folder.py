@@ -240,6 +240,14 @@ def test_a_network_needs_its_weights(classifier: Path) -> None:
         model.with_weights(weights).network()
 
 
+def test_a_backbone_alone_has_embeddings(tmp_path: Path) -> None:
+    model = ModelFolder.load(make_folder(tmp_path / "run", "fill_mask"))
+    backbone = {name: value for name, value in model.weights.items() if name.startswith("albert.")}
+    with pytest.raises(CheckpointError, match=r"has no head, .*--embeddings true"):
+        model.with_weights(backbone).network()
+    model.with_weights(backbone).network(embeddings=True)
+
+
 @pytest.mark.parametrize("name", ["task.json", "tokenizer_config.json"])
 def test_a_broken_link_is_no_missing_file(name: str, tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "run", "classification")

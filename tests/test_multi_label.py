@@ -105,6 +105,15 @@ def config_of(folder: Path, **changes: Any) -> ClassifierConfig:
     return load_config(ClassifierConfig, arguments(model, settings | changes))
 
 
+def test_a_development_file_without_any_label_is_labelled_and_a_test_file_is_not(tmp_path: Path) -> None:
+    for split, labels in (("train", "art"), ("dev", ""), ("test", "")):
+        write_table(tmp_path / f"{split}.tsv", {"a": labels, "b": labels and "news"})
+    config = config_of(tmp_path, do_predict=True)
+    task = MultiLabelTask(config, find_tokenizer(config))
+    assert task.split("dev").features().arrays["labels"].tolist() == [[0, 0], [0, 0]]
+    assert "label_ids" not in task.split("test").features().columns
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with data and a run that has learnt them."""

@@ -271,6 +271,31 @@ def test_a_table_of_names_in_json_stays_one(tmp_path: Path) -> None:
         read(tmp_path / "a.json", json_text([{"text": "Good soup.", "dish_name": "soup"}], False))
 
 
+@pytest.mark.parametrize("text", ["word,tag\nBonn,B-LOC\n", "Sentence #,Word,POS,Tag\nSentence: 1,Bonn,NNP,B-geo\n"])
+def test_a_table_of_words_says_what_is_read(tmp_path: Path, text: str) -> None:
+    with pytest.raises(DataError, match=r"a\.csv is read as a table of texts and names, .*with a word, TAB, its tag"):
+        read(tmp_path / "a.csv", text)
+
+
+def test_a_column_without_values_is_not_one_of_tags(tmp_path: Path) -> None:
+    """The last column of CoNLL-U is mostly empty."""
+    text = "1\tIt\tit\tPRON\t_\n2\tis\tbe\tAUX\tSpaceAfter=No\n3\told\told\tADJ\t_\n\n"
+    with pytest.raises(DataError, match=r"column 5 has no value \(_\) in most lines: give tag_column"):
+        read(tmp_path / "a.conllu", text)
+    columns = EntityColumns("review", "dish_name", "DISH", tag="4")
+    assert read(tmp_path / "a.conllu", text, columns) == [(["It", "is", "old"], ["PRON", "AUX", "ADJ"])]
+
+
+def test_what_joins_no_entities_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"{split}.txt").write_text("Ann PER-B\nSmith PER-I\nin O\nBonn LOC-B\n\nold O\n")
+    ner_task(tmp_path)
+    assert "tags such as 'LOC-B' are no entities; write the letter first: B-PER" in caplog.text
+    (tmp_path / "train.txt").write_text("Ann B-PER\nin O\n" * 501)
+    ner_task(tmp_path, dev_file=tmp_path / "train.txt")
+    assert "train.txt is one sentence of 1,002 words: put a blank line behind each" in caplog.text
+
+
 def ner_task(folder: Path, **settings: Any) -> NerTask:
     return NerTask(load_config(NerConfig, arguments({}, {"data_dir": folder, "do_predict": True} | settings)), None)
 

@@ -116,6 +116,7 @@ def test_texts_may_have_the_names_of_their_columns_in_training(
     assert predictor.predict([{"review": "fine"}]) == predictor.predict([{"text_a": "fine"}])
     assert caplog.text.count("a record has no title") == 1
     assert predictor.predict([{"body": "fine"}]) == [{"error": "review or text_a is missing; the record has body"}]
+    assert predictor.predict([{"review": None}]) == [{"error": "review is null, but must be a text"}]
 
     named = ModelFolder.load(folder).predictor(text_columns=("body", "head"))
     asked = [{"body": "fine", "head": "words"}, {"review": "fine", "head": "a"}, {"body": "fine", "title": "words"}]

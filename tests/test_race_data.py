@@ -93,6 +93,15 @@ def test_folders_without_passages(tmp_path):
         read_race(tmp_path / "nowhere", "test")
 
 
+def test_passages_without_questions(tmp_path):
+    write(tmp_path, PASSAGE | {"questions": [], "options": [], "answers": []})
+    with pytest.raises(DataError, match="RACE holds no questions of dev"):
+        read_race(tmp_path, "dev", "middle")
+    (tmp_path / "RACE" / "m-train.json").write_text("[]")
+    with pytest.raises(DataError, match="holds no questions of train"):
+        read_race(tmp_path, "train")
+
+
 FOUR = ["a", "b", "c", "d"]
 
 
@@ -105,7 +114,7 @@ FOUR = ["a", "b", "c", "d"]
         (PASSAGE | {"questions": "g ?"}, "questions is 'g"),
         (PASSAGE | {"questions": 2}, "questions is 2"),
         (PASSAGE | {"questions": ["g ?", 3]}, r"questions\.1 is 3"),
-        (PASSAGE | {"options": [FOUR, ["e"]]}, r"options\.1 .*at least 2"),
+        (PASSAGE | {"options": [FOUR, ["e"]]}, r"options\.1 is \['e'\], allowed is at least 2 items, not 1"),
         (PASSAGE | {"options": [FOUR, ["e"] * 27]}, r"options\.1 .*at most 26"),
         (PASSAGE | {"options": [["a", "b"], ["e", "f"]]}, r"answers\.0 is 'C', .*A to B"),
         (PASSAGE | {"options": [FOUR, ["e", "f", "g", 1]]}, r"options\.1\.3 is 1"),

@@ -78,6 +78,13 @@ def test_tables_in_another_encoding_and_sheets(tmp_path: Path) -> None:
             check_input(name, "auto", TableOptions("gb18030"))
 
 
+def test_tables_may_be_compressed(tmp_path: Path) -> None:
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"text_a,id\nfine,7\n"))
+    check_input(str(tmp_path / "a.csv.gz"), "auto")
+    [record] = read_records(str(tmp_path / "a.csv.gz"), "auto", "text_a")
+    assert record.record == {"text_a": "fine", "id": "7"}
+
+
 def test_plain_lines_keep_their_number(tmp_path: Path) -> None:
     found = records_of(tmp_path / "a.txt", b"one\n\n two \r\n")
     assert found == [(1, {"text_a": "one"}), (2, {"text_a": ""}), (3, {"text_a": " two "})]

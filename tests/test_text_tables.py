@@ -87,6 +87,14 @@ def test_csv_fields_hold_line_breaks_and_tabs_and_count_from_their_first_line(tm
     assert rows_of(path) == [(2, ["a\tb\r\nc", "1"]), (4, ['d e"f', "0"])]
 
 
+@pytest.mark.parametrize("delimiter", [";", ",", "\t", "~"])
+def test_a_first_line_that_states_the_delimiter_is_obeyed(tmp_path, delimiter):
+    text = f"sep={delimiter}\r\ntext{delimiter}label\r\n'a b'{delimiter}1\r\nc{delimiter}2\r\n"
+    assert rows_of(write(tmp_path, "a.csv", text)) == [(3, ["'a b'", "1"]), (4, ["c", "2"])]
+    with pytest.raises(DataError, match="line 3 has 3 column"):
+        rows_of(write(tmp_path, "b.csv", text.replace("1", f"1{delimiter}1")))
+
+
 def test_unusual_line_breaks_stay_inside_a_field(tmp_path):
     assert rows_of(write(tmp_path, "a.tsv", "text\tlabel\na\u2028b\x0bc\x85d\re\t1\n")) == [
         (2, ["a\u2028b\x0bc\x85d\re", "1"])
@@ -239,6 +247,9 @@ def test_last_columns_may_be_missing_altogether(tmp_path):
         ("a.csv", 'text,label\n"a"b,1\n', r"line 2 is not CSV: ',' expected after"),
         ("a.csv", "text,label\na\n", r"line 2 has 1 column"),
         ("a.jsonl", '{"text": "a", "label": 1}\n{"text": \n', r"line 2 is not JSON"),
+        ("a.json", '{\n "text": "a"}\n', r"line 1 is not JSON: .*one object in each line, or a list of objects"),
+        ("a.json", '{"text": {"0": "a"}, "label": {"0": 1}}', r"line 1 .*alone \('text', 'label'\).*each row"),
+        ("a.json", '{"data": [{"text": "a", "label": 1}]}', r"line 1 .*alone \('data'\)"),
         ("a.jsonl", '["a"]\n', r"line 1 is not a JSON object"),
         ("a.json", '[{"text": "a"},\n', r"a\.json is not JSON"),
         ("a.json", '[{"text": "a", "label": 1}, 3]\n', r"line 2 is not a JSON object"),

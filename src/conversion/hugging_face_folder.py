@@ -93,6 +93,8 @@ def read_hugging_face(folder: Path, task: str = "", labels: tuple[str, ...] = ()
     weights = _without_prefix(read_weights(folder), model_type, folder)
     if WORD_EMBEDDINGS in weights:  # saved by AlbertModel or BertModel
         weights = {f"{model_type}.{name}": value for name, value in weights.items()}
+    if not config.is_bert and any("encoder.layer." in name for name in weights):
+        raise CheckpointError(f"{folder} has the weights of a BERT: its {CONFIG} needs model_type: bert")
     weight_count = len(weights)
     weights.pop(f"{model_type}.{POSITION_IDS}", None)
     _drop_copies(weights, folder)

@@ -42,7 +42,10 @@ def split_off(
     """
     count = round(ratio * len(items))
     if not 0 < count < len(items):
-        raise DataError(f"{len(items)} examples cannot be split into two parts with {ratio:g} of them in the second")
+        raise DataError(
+            f"{len(items)} examples cannot be split into two parts with {ratio:g} of them in the second: give a "
+            "development file (dev_file), more examples or another dev_ratio"
+        )
     order = np.random.default_rng(seed).permutation(len(items))
     chosen = order[:count]
     if labels is not None:

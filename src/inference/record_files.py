@@ -25,7 +25,7 @@ from model_utils.messages import silence
 from src.inference.answer_tables import ENDINGS, check_record, write_table
 from src.inference.unfinished_answers import Answers, unfinished_answers
 from src.text.arrow_tables import ARROW_SUFFIXES, is_saved_dataset
-from src.text.text_tables import JSON_SUFFIXES, TableOptions, TextTable, read_table
+from src.text.text_tables import JSON_SUFFIXES, TableOptions, TextTable, read_table, suffix_of
 from src.utils import check_unpacked, decode
 
 STANDARD = "-"
@@ -131,7 +131,7 @@ def _format_of(file: str, input_format: str) -> str:
         return input_format
     if file == STANDARD:
         return JSON_LINES
-    return TABLE if is_saved_dataset(Path(file)) else _FORMATS.get(Path(file).suffix.lower(), TEXT)
+    return TABLE if is_saved_dataset(Path(file)) else _FORMATS.get(suffix_of(Path(file)), TEXT)
 
 
 def _raw_lines(file: str) -> Iterator[tuple[int, bytes]]:

@@ -60,6 +60,8 @@ def text_of(record: Record, *keys: str, needed: bool = True) -> str:
     text = record.get(key)
     if text is None and not needed:
         return ""
+    if key in record and text is None:
+        raise DataError(f"{key} is null, but must be a text")
     if text is None:
         raise DataError(f"{' or '.join(keys)} is missing; the record has {', '.join(record) or 'no keys'}")
     if not isinstance(text, str):

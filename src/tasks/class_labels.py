@@ -3,6 +3,7 @@
 import functools
 import logging
 import re
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -30,9 +31,7 @@ def find_labels(examples: Sequence[Example], held_out: int = 0, separator: str =
         DataError: there are fewer than two labels.
     """
     file = examples[0].file
-    counts: Counter[str] = Counter()
-    for example in examples:
-        counts.update(labels_in(example, separator) if separator else filter(None, [example.label]))
+    counts = count_labels(examples, separator)
     if len(counts) < 2:
         raise DataError(f"{file} has {len(counts)} label(s) ({', '.join(counts)}), needed are at least two")
     common = ", ".join(f"{label} ({count:,})" for label, count in counts.most_common(10))
@@ -42,6 +41,14 @@ def find_labels(examples: Sequence[Example], held_out: int = 0, separator: str =
     if not separator and len(counts) > _MAX_NUMERIC_LABELS and None not in map(_parse_number, counts):
         logger.warning(f"all {len(counts):,} labels are numbers, but used as classes; for regression set --num_class 1")
     return sorted(counts)
+
+
+def count_labels(examples: Sequence[Example], separator: str) -> Counter[str]:
+    """Return the number of examples with each label; separator: as in find_labels."""
+    counts: Counter[str] = Counter()
+    for example in examples:
+        counts.update(labels_in(example, separator) if separator else filter(None, [example.label]))
+    return counts
 
 
 def _parse_number(text: str) -> float | None:
@@ -82,16 +89,23 @@ def warn_of_unmatched(file: Path, labels: frozenset[str]) -> None:
         logger.warning(f"{file}: no row has the label {', '.join(map(shorten, sorted(labels)))} of skip_labels")
 
 
-def label_warnings(counts: Counter[str]) -> list[str]:
+def _spelling(label: str) -> str:
+    """Return a label without differences in case, white space, Unicode's forms and invisible characters."""
+    text = unicodedata.normalize("NFKC", label).casefold()
+    return " ".join("".join(char for char in text if unicodedata.category(char) != "Cf").split())
+
+
+def label_warnings(counts: Counter[str], separator: str = "") -> list[str]:
     """Return warnings about labels that are probably not classes of their own.
 
     Args:
         counts: training rows by label.
+        separator: as in find_labels.
     """
     spellings = defaultdict(list)
     numbers = {label: _parse_number(label) for label in counts}
     for label, number in numbers.items():
-        spellings[" ".join(label.casefold().split()) if number is None else str(number)].append(label)
+        spellings[_spelling(label) if number is None else str(number)].append(label)
     parts = {}
     for label in counts:
         texts = _SEPARATORS.split(label.strip("[]{}()"))  # also of a list as pandas writes it
@@ -109,12 +123,16 @@ def label_warnings(counts: Counter[str]) -> list[str]:
     marks = set(_MISSING_VALUES)
     if len(values) == len(counts) and min(values) == -1 and max(values) > 1:  # not -1, 0 and 1
         marks.add("-1")
+    remedy = "leave their cells empty" if separator else "name them with --skip_labels"
+    joined = "each combination is a class of its own"
+    if separator:
+        joined = f"they need {separator} between them (--label_separator)"
     findings = {
-        "labels that may mark rows without one; if they do, name them with --skip_labels": [
+        f"labels that may mark rows without one; if they do, {remedy}": [
             label for label in counts if label.casefold() in marks or not any(map(str.isalnum, label))
         ],
         "numbers with a decimal comma, each a class of its own; write a decimal point": decimal_commas,
-        "labels that look like several labels of one text; each combination is a class of its own": [
+        f"labels that look like several labels of one text; {joined}": [
             label
             for label in counts
             if len(parts[label]) > 1 and any(map(is_reused, parts[label])) and label not in decimal_commas

@@ -24,7 +24,7 @@ from src.data.ready_features import ReadySplit
 from src.data.text_rows import encode_windows, mean_of_windows
 from src.finetune_eval_model import SequenceClassificationScores
 from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, likeliest_name, shortest
-from src.tasks.class_labels import find_labels, label_warnings
+from src.tasks.class_labels import count_labels, find_labels, label_warnings
 from src.tasks.class_weights import class_weights
 from src.tasks.classification_examples import ClassifierConfig, CustomExamples, GlueExamples
 from src.tasks.evaluation_report import classifier_report, text_columns
@@ -130,10 +130,10 @@ class ClassifierTask(Task):
         if ready := self.ready_file(name):
             return ReadySplit(name, Path(ready), Path(config.schema_file_path) if config.schema_file_path else None)
         all_examples = self.examples.read(name)
-        if name == TRAIN and not self.regression and not self.separator:
+        if name == TRAIN and not self.regression:
             counts = Counter(dict.fromkeys(self.labels, 0))
-            counts.update(example.label for example in all_examples if example.label is not None)
-            for warning in label_warnings(counts):
+            counts.update(count_labels(all_examples, self.separator))
+            for warning in label_warnings(counts, self.separator):
                 logger.warning(f"{all_examples[0].file}: {warning}")
         examples = sample(all_examples, config.max_samples(name), config.seed)
         advice = "; the training file lacks it: correct it, or name all labels with --label_list"

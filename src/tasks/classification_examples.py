@@ -1,5 +1,6 @@
 """Examples of classification: options, published files and custom files."""
 
+import logging
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from src.text.text_tables import (
     suffix_of,
 )
 
+logger = logging.getLogger(__name__)
 CUSTOM = "custom"
 OWN_FILES = ("task_name", CUSTOM)  # `needs` of options for custom files
 MAX_LABELS = 100_000
@@ -273,7 +275,11 @@ class CustomExamples:
         if not config.do_train or TRAIN not in self.files or config.positive_file or config.train_data_file_path:
             return {}
         table = read_table(self.files[TRAIN], self.columns.names, self.columns.text_a, options=self.columns.options)
-        names = {key: table.name_of(column) for key, column in self.columns.texts().items()}
+        indices = {key: table.column_index(column) for key, column in self.columns.texts().items()}
+        label_indices = [table.column_index(column) for column in self.columns.indicators or (self.columns.label,)]
+        if len({*indices.values(), *label_indices}) < len(indices) + len(label_indices):
+            logger.warning(f"{table.path}: a column is used twice; texts and label need columns of their own")
+        names = {key: table.names[index] for key, index in indices.items()}
         return {key: name if table.names.count(name) == 1 else key for key, name in names.items()}
 
     def read(self, split: str) -> list[Example]:

@@ -15,6 +15,7 @@ OUTSIDE = "O"
 LETTERS = "BIMLESU"  # sorted by position in an entity
 _BARE = frozenset(LETTERS)
 _SAME = str.maketrans("MLU", "IES")
+LETTER_LAST = re.compile(rf".+[-_][{LETTERS}]")  # PER-B, which is no tag of a scheme
 _TAG = re.compile(rf"{OUTSIDE}|[{LETTERS}][-_].+")
 
 

@@ -139,6 +139,8 @@ def read_glue(task_name: str, data_dir: Path, split: str) -> list[Example]:
         raise DataError(f"the task {task_name} has no {split} split, but {', '.join(task.files)}")
     task_folder = data_dir / task.folder
     path = (task_folder if task_folder.is_dir() else data_dir) / task.files[split]
+    if not path.exists():
+        raise DataError(f"{path} cannot be read: it is missing; read your own files with --task_name custom")
     labelled = split not in task.test_splits
     skipped: list[str] | None = [] if task.skip_broken_rows and labelled else None
     examples = read_examples(path, task.columns, labelled, skipped)

@@ -23,6 +23,7 @@ from src.utils import read_lines
 
 logger = logging.getLogger(__name__)
 FORMATS = ("columns", "lines", "names", "tokens", "spans")
+_MOST_WORDS = 1000  # of a sentence; more are probably many sentences
 _NO_TABLES = (*JSON_SUFFIXES, ".txt", ".tsv")  # endings of tables that may also have other formats
 
 
@@ -83,6 +84,8 @@ def read_sentences(
         sentences = list(_read_lines(path, labelled, hint))
     if not sentences:
         raise DataError(f"{path} holds no sentences")
+    if len(sentences) == 1 and len(sentences[0].words) > _MOST_WORDS:
+        logger.warning(f"{path} is one sentence of {len(sentences[0].words):,} words: put a blank line behind each")
     if not labelled and not _has_tags(sentences, data_format, labels):
         if is_guessed and data_format == "columns":
             _check_guessed_words(path, sentences, labels)
@@ -213,6 +216,12 @@ def _read_names(path: Path, columns: EntityColumns, labelled: bool) -> list[Sent
     table = read_table(path)
     reads_names = labelled or table.has(columns.name)
     column_names = [columns.text, columns.name] if reads_names else [columns.text]
+    if missing_columns := [column for column in column_names if not table.has(column)]:
+        raise DataError(
+            f"{path} is read as a table of texts and names, but has no column {shorten(missing_columns[0])} "
+            f"(text_column, name_column), only {first_few(list(map(shorten, table.names)), 20)}; words with tags are "
+            "read from lines with a word, TAB, its tag, or from JSON lines with lists of both, not from tables"
+        )
     line_and_names: dict[str, tuple[int, list[str]]] = {}
     for line, (text, *names) in table.select(column_names):
         if text.strip():

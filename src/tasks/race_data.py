@@ -61,24 +61,31 @@ def read_race(data_dir: Path, split: str, level: str = "all") -> list[RaceQuesti
         level: "middle", "high" or "all".
 
     Raises:
-        DataError: the folder is missing or empty, the content of a file is wrong, or C3 is to be read by level.
+        DataError: the folder is missing or without questions, the content of a file is wrong, or C3 is to be read by
+            level.
     """
     root = data_dir / "RACE" if (data_dir / "RACE").is_dir() else data_dir
     c3_files = [file for file in sorted(root.glob("*.json")) if split in re.split("[^a-z]+", file.stem.lower())]
     if c3_files and not (root / split).is_dir():
         if level != "all":
             raise DataError(f"{c3_files[0]} has no levels, but level is {level}: leave it at all")
-        return [question for file in c3_files for question in _read_c3(file)]
-    questions: list[RaceQuestion] = []
+        questions = [question for file in c3_files for question in _read_c3(file)]
+    else:
+        questions = list(_read_levels(root / split, level))
+    if not questions:
+        raise DataError(f"{root} holds no questions of {split}")
+    return questions
+
+
+def _read_levels(split_folder: Path, level: str) -> Iterator[RaceQuestion]:
     for level_id, name in enumerate(LEVELS):
         if level in (name, "all"):
-            folder = root / split / name
+            folder = split_folder / name
             files = sorted(folder.glob("*.txt"))
             if not files:
                 raise DataError(f"{folder} holds no *.txt files: give RACE's folder, or read a single --level")
             for file in files:
-                questions += _read_passage(file, level_id)
-    return questions
+                yield from _read_passage(file, level_id)
 
 
 class _RaceSchema(Schema):

@@ -24,6 +24,7 @@ _BLANKS = re.compile(r"[ \t]+")
 _COUNT = re.compile(r"[0-9]{1,9}")
 _UNCOUNTED = re.compile(r"[0-9]+[-.][0-9]+")
 _NUMBERS = re.compile(r"[\W_]*[0-9][\W_0-9]*")  # no words, if a whole column holds nothing else
+_NO_VALUE = "_"  # CoNLL-U's mark of an empty cell
 _HEADER_OF_SENTENCES = re.compile("sent(?!i)", re.IGNORECASE)  # not sentiment
 _HEADER_OF_WORDS = {"word", "words", "token", "tokens", "form"}
 _HEADER_OF_TAGS = re.compile(r"(ner|[ux]?pos|chunk|entity|tags?|labels?)([_-](tags?|labels?))?", re.IGNORECASE)
@@ -205,6 +206,11 @@ def _find_layout(
     filled = list(filter(None, sentences))
     if len(filled) == 1:
         _refuse_numbered_sentences(path, names, filled[0], word)
+    if labelled and not tag_column and tag is not None:
+        rows = itertools.chain.from_iterable(filled)
+        tags = [row.cells[tag] for row in rows if not _UNCOUNTED.fullmatch(row.cells[0])]
+        if 2 * tags.count(_NO_VALUE) > len(tags):
+            raise DataError(f"{path}: column {tag + 1} has no value ({_NO_VALUE}) in most lines: give tag_column")
     if word == tag and (labelled or tag_column):
         raise DataError(f"{found}, of which {word + 1} has both word and tag: give word_column and tag_column")
     return _Layout(word, None if word == tag else tag, is_counted and word != 0)

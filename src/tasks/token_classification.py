@@ -22,6 +22,7 @@ from src.data.features import sample, split_off
 from src.finetune_eval_model import TokenClassificationScores
 from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, Record, shortest, text_of
 from src.tasks.entities import (
+    LETTER_LAST,
     OUTSIDE,
     EntitySpan,
     Scheme,
@@ -203,6 +204,8 @@ class NerTask(Task):
                 f"{file} has {len(labels):,} tags in {len(tags):,} words, such as {first_few(labels)}: give the "
                 "tag_column, or a label_list"
             )
+        if scheme is Scheme.WORDS and labels[0] == OUTSIDE and all(map(LETTER_LAST.fullmatch, labels[1:])):
+            logger.warning(f"{file}: tags such as {shorten(labels[1])} are no entities; write the letter first: B-PER")
         logger.info(f"{file.name}: {len(labels):,} tags ({scheme.value}): {first_few(labels, 10)}")
         return labels
 

@@ -30,6 +30,7 @@ from src.text.workbooks import read_xls, read_xlsx
 from src.utils import read_json_text, read_lines
 
 logger = logging.getLogger(__name__)
+_STATED_DELIMITER = re.compile(r'sep=([^"\r\n])\s*')  # first line that Excel obeys and that is no row
 _LIST = re.compile(r"\s*\[\s*(\{|$)")
 MOST_NAMES = 20  # columns listed in an error message
 LONGEST_FIELD = 2**31 - 1  # characters of a CSV field; Python's default is 131,072
@@ -251,16 +252,21 @@ def _read_csv(path: Path, options: TableOptions | None) -> NumberedRows:
     csv.field_size_limit(LONGEST_FIELD)
     lines = text_lines(path, options)
     header = next(lines, "")
-    delimiter = (options.delimiter if options else "") or _csv_delimiter(header)
+    line = 1
+    stated = _STATED_DELIMITER.fullmatch(header)
+    if stated:
+        header = next(lines, "")
+        line = 2
+    delimiter = (options.delimiter if options else "") or (stated[1] if stated else _csv_delimiter(header))
     if delimiter in _DELIMITER_NAMES.keys() - {DELIMITERS[".csv"]}:
         logger.info(f"{path}: fields are separated by {_DELIMITER_NAMES[delimiter]}")
     reader = csv.reader(itertools.chain([header], lines), delimiter=delimiter, strict=True, skipinitialspace=True)
-    line = 1
+    first_line = line
     try:
         for row in reader:
             if any(map(str.strip, row)):
                 yield line, row
-            line = reader.line_num + 1
+            line = reader.line_num + first_line
     except csv.Error as error:
         raise DataError(f"{path}: the row that begins in line {line} is not CSV: {error}") from None
 
@@ -285,7 +291,9 @@ def json_values(path: Path, options: TableOptions | None = None) -> Iterator[tup
         try:
             yield line, parse_json(text)
         except ValueError as error:
-            raise DataError(f"{path}: line {line} is not JSON: {error}") from None
+            raise DataError(
+                f"{path}: line {line} is not JSON: {error}; needed is one object in each line, or a list of objects"
+            ) from None
 
 
 def _read_json_lines(
@@ -300,6 +308,11 @@ def _read_json_lines(
             if not values:
                 raise DataError(f"{path}: line {line} has no keys, which are the columns")
             names = list(values)
+            if all(isinstance(value, dict | list) for value in values.values()):
+                keys = first_few(list(map(shorten, names)), MOST_NAMES)
+                raise DataError(
+                    f"{path}: line {line} holds lists or objects alone ({keys}): needed is an object for each row"
+                )
             yield line, list(names)
         if not ignored_keys and (ignored_keys := values.keys() - {*names}):
             logger.warning(

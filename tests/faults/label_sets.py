@@ -23,6 +23,9 @@ SUSPICIOUS = {  # labels, and those that a warning names
     "decimals": (["1.5", "1.50", "2"], ["1.5", "1.50"]),
     "lists": (["['sport', 'news']", "['sport']", "['art']"], ["['sport', 'news']"]),
     "full width": (["１", "1", "2"], ["１", "1"]),
+    "full width letters": (["ＰＯＳ", "pos", "neg"], ["ＰＯＳ", "pos"]),
+    "composed": (["caf\u00e9", "cafe\u0301", "bar"], ["caf\u00e9", "cafe\u0301"]),
+    "invisible": (["spam\u200b", "spam", "ham"], ["spam\u200b", "spam"]),
 }
 for _separator in (",", ", ", "|", ";", " / ", "、"):
     _joined, _reversed = _separator.join(["sport", "news"]), _separator.join(["news", "sport"])
