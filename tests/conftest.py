@@ -53,22 +53,30 @@ def golden(shared: Path) -> Path:
     return shared / "golden"
 
 
+def import_library(name: str) -> ModuleType:
+    """Import a module, and leave what it made out of collections of garbage."""
+    module = importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    return module
+
+
 @pytest.fixture(scope="session")
 def torch() -> ModuleType:
     """torch, for tests marked oracles: other tests run where it is not installed."""
-    return importlib.import_module("torch")
+    return import_library("torch")
 
 
 @pytest.fixture(scope="session")
 def transformers(torch: ModuleType) -> ModuleType:
     """transformers, likewise."""
-    return importlib.import_module("transformers")
+    return import_library("transformers")
 
 
 @pytest.fixture(scope="session")
 def tensorflow() -> ModuleType:
     """TensorFlow, likewise: it writes checkpoints as google's."""
-    return importlib.import_module("tensorflow")
+    return import_library("tensorflow")
 
 
 @pytest.fixture(autouse=True)
@@ -91,13 +99,14 @@ def garbage_before_compilation() -> Iterator[None]:
     """Collect the networks of earlier tests before a network compiles for the first time.
 
     MindSpore collects garbage after it has named a graph. Networks that go then take the name along, and the next call
-    compiles the same graph again.
+    compiles the same graph again. Modules are left out of these collections, which takes most of their time away.
     """
     if "mindspore" not in sys.modules:
         yield
         return
     from mindspore.graph import api
 
+    gc.freeze()
     compile_graph = api._CellGraphExecutor.compile
 
     def collect_and_compile(executor: Any, network: Any, *arguments: Any, **options: Any) -> Any:
