@@ -145,13 +145,42 @@ def layer_threads() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def draw_curves() -> Iterator[Any]:
+    """Runs draw no curves and measure the device's speed once: both take longer than most trainings here.
+
+    Yields what draws curves, for the tests that look at them.
+    """
+    if "src.training.trainer" not in sys.modules:
+        yield None
+        return
+    from src.training import run_log, utilisation
+
+    draw, measure = run_log.RunLog._draw, utilisation.matmul_flops_per_second
+    speeds: dict[Any, float] = {}
+
+    def measure_once(config: Any) -> float:
+        key = config.compute_type, config.backend
+        if key not in speeds:
+            speeds[key] = measure(config)
+        return speeds[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_log.RunLog, "_draw", lambda _, path: path.touch())
+        patch.setattr(utilisation, "matmul_flops_per_second", measure_once)
+        yield draw
+
+
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of a small run of the loop that nothing interrupts."""
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, draw_curves: Any) -> Path:
+    """Folder of a small run of the loop that nothing interrupts, with its curves."""
+    from src.training.run_log import RunLog
     from tests.helpers.numpy_loop import fit, make_config  # loads MindSpore, which most tests do without
 
     folder = tmp_path_factory.mktemp("undisturbed")
-    fit(make_config(folder))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunLog, "_draw", draw_curves)
+        fit(make_config(folder))
     return folder
 
 

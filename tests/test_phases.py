@@ -278,17 +278,21 @@ def test_a_dry_run_tries_every_phase(tmp_path: Path) -> None:
     assert step.seen == [0] * 2 * (2 + 1 + 3)
 
 
-def test_curves_show_where_phases_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_curves_show_where_phases_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draw_curves: Any) -> None:
+    """Of records with and without evaluations, and of numbers that there are not."""
+    monkeypatch.setattr(RunLog, "_draw", draw_curves)
     lines: list[float] = []
     monkeypatch.setattr("matplotlib.axes.Axes.axvline", lambda _, step, **style: lines.append(step))
-    log = RunLog(tmp_path, ("loss",), 9, 0, {})
+    log = RunLog(tmp_path, ("loss",), 9, 0, {"eval_f1": {"baseline": 0.5}})
     record = dict.fromkeys(("epoch", "learning_rate", "loss_scale", "grad_norm", "loss"), 1.0)
     record |= dict.fromkeys(("examples_per_s", "tokens_per_s", "mfu", "eta_s")) | {"skipped_steps": 0}
     for step, phase in ((1, 1), (4, 1), (6, 2), (7, 2), (9, 3)):
-        log.write({"step": step, "phase": phase, **record})
+        log.write({"step": step, "phase": phase, **record, **({"eval_f1": None, "loss": None} if step == 6 else {})})
+    log.write({"step": 9, "phase": 3, **record, "eval_f1": 0.75})
     log.sync()
     log.close()
-    assert lines == [4, 7]
+    assert lines == [4, 7] * 2  # in the panels of loss and f1
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 # --- as pre-training configures them ---
