@@ -1,7 +1,8 @@
 """Run linters and pytest, each process on a core of its own; scripts/test.sh starts this in its environment.
 
-MindSpore keeps compiled graphs in memory, so that each file of tests/heavy_files.txt has a process of its own; the
-others share one process per core. Processes do not share cores, because MindSpore's threads wait in busy loops.
+MindSpore keeps compiled graphs in memory, so that each line of tests/heavy_files.txt, of one file or of several small
+ones, has a process of its own; the other files share one process per core. Processes do not share cores, because
+MindSpore's threads wait in busy loops.
 """
 
 import os
@@ -41,11 +42,13 @@ def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def make_groups(files: list[str], cores: int, fast: bool) -> list[list[str]]:
     """Return the files of each process; with `fast` without the heavy ones."""
-    listed = (ROOT / "tests/heavy_files.txt").read_text(encoding="utf-8").split()
-    heavy_files = [file for file in files if Path(file.partition("::")[0]).name in listed]
+    lines = (ROOT / "tests/heavy_files.txt").read_text(encoding="utf-8").splitlines()
+    names = {file: Path(file.partition("::")[0]).name for file in files}
+    heavy_groups = [[file for file in files if names[file] in line.split()] for line in lines]
+    heavy_files = [file for group in heavy_groups for file in group]
     other_files = [file for file in files if file not in heavy_files]
     groups = [other_files[start::cores] for start in range(min(cores, len(other_files)))]
-    return groups if fast else groups + [[file] for file in heavy_files]
+    return groups if fast else groups + [group for group in heavy_groups if group]
 
 
 class TestRun:

@@ -53,22 +53,30 @@ def golden(shared: Path) -> Path:
     return shared / "golden"
 
 
+def import_library(name: str) -> ModuleType:
+    """Import a module, and leave what it made out of collections of garbage."""
+    module = importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    return module
+
+
 @pytest.fixture(scope="session")
 def torch() -> ModuleType:
     """torch, for tests marked oracles: other tests run where it is not installed."""
-    return importlib.import_module("torch")
+    return import_library("torch")
 
 
 @pytest.fixture(scope="session")
 def transformers(torch: ModuleType) -> ModuleType:
     """transformers, likewise."""
-    return importlib.import_module("transformers")
+    return import_library("transformers")
 
 
 @pytest.fixture(scope="session")
 def tensorflow() -> ModuleType:
     """TensorFlow, likewise: it writes checkpoints as google's."""
-    return importlib.import_module("tensorflow")
+    return import_library("tensorflow")
 
 
 @pytest.fixture(autouse=True)
@@ -91,13 +99,14 @@ def garbage_before_compilation() -> Iterator[None]:
     """Collect the networks of earlier tests before a network compiles for the first time.
 
     MindSpore collects garbage after it has named a graph. Networks that go then take the name along, and the next call
-    compiles the same graph again.
+    compiles the same graph again. Modules are left out of these collections, which takes most of their time away.
     """
     if "mindspore" not in sys.modules:
         yield
         return
     from mindspore.graph import api
 
+    gc.freeze()
     compile_graph = api._CellGraphExecutor.compile
 
     def collect_and_compile(executor: Any, network: Any, *arguments: Any, **options: Any) -> Any:
@@ -136,13 +145,42 @@ def layer_threads() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def draw_curves() -> Iterator[Any]:
+    """Runs draw no curves and measure the device's speed once: both take longer than most trainings here.
+
+    Yields what draws curves, for the tests that look at them.
+    """
+    if "src.training.trainer" not in sys.modules:
+        yield None
+        return
+    from src.training import run_log, utilisation
+
+    draw, measure = run_log.RunLog._draw, utilisation.matmul_flops_per_second
+    speeds: dict[Any, float] = {}
+
+    def measure_once(config: Any) -> float:
+        key = config.compute_type, config.backend
+        if key not in speeds:
+            speeds[key] = measure(config)
+        return speeds[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_log.RunLog, "_draw", lambda _, path: path.touch())
+        patch.setattr(utilisation, "matmul_flops_per_second", measure_once)
+        yield draw
+
+
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of a small run of the loop that nothing interrupts."""
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, draw_curves: Any) -> Path:
+    """Folder of a small run of the loop that nothing interrupts, with its curves."""
+    from src.training.run_log import RunLog
     from tests.helpers.numpy_loop import fit, make_config  # loads MindSpore, which most tests do without
 
     folder = tmp_path_factory.mktemp("undisturbed")
-    fit(make_config(folder))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunLog, "_draw", draw_curves)
+        fit(make_config(folder))
     return folder
 
 

@@ -47,6 +47,7 @@ def test_packed_texts_count_without_padding_and_first_tokens_alone_where_no_othe
 
 
 def test_the_speed_of_products_is_their_operations_by_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_share, "matmul_flops_per_second", matmul_flops_per_second)
     clock = itertools.count(step=0.5)
     monkeypatch.setattr(device_share, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     utilisation = Utilisation(BASE)

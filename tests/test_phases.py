@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mindspore import Tensor
 
 from model_utils.errors import ConfigError, DataError
 from model_utils.rendezvous import Rendezvous
@@ -25,6 +24,7 @@ from src.training.run_folder import RunFolder
 from src.training.run_log import RunLog
 from src.training.run_plan import RunPlan
 from src.training.trainer import Trainer
+from tests.helpers.kills import kill_at
 from tests.helpers.numpy_loop import NoSignals, Rows, Step, evaluation, log, make_config, make_facts, without_speed
 from tests.helpers.pretraining_run import config_of
 
@@ -161,18 +161,12 @@ def test_the_log_says_when_a_phase_begins(tmp_path: Path, capsys: pytest.Capture
 
 @pytest.mark.parametrize("end", [3, 6, 7, 8, 13, 15, 16, 19])
 def test_a_phase_that_is_interrupted_goes_on_as_if_it_was_not(
-    tmp_path: Path, undisturbed_phases: tuple[Path, Step], end: int
+    tmp_path: Path, undisturbed_phases: tuple[Path, Step], monkeypatch: pytest.MonkeyPatch, end: int
 ) -> None:
     """Killed before the first checkpoint, around the borders after 7 and 15, and after one that lies on a border."""
-
-    class Killed(Step):
-        def train(self, micro_batches: list, *pace: float) -> dict[str, Tensor]:
-            if int(self.tried.asnumpy()) == end:
-                raise KeyboardInterrupt  # nothing is saved at this moment, as after kill -9
-            return super().train(micro_batches, *pace)
-
+    kill_at(monkeypatch, end)
     with pytest.raises(KeyboardInterrupt):
-        fit_phases(tmp_path, Killed())
+        fit_phases(tmp_path)
     step = fit_phases(tmp_path)
     folder, undisturbed = undisturbed_phases
     assert without_speed(log(tmp_path)) == without_speed(log(folder))
@@ -182,23 +176,15 @@ def test_a_phase_that_is_interrupted_goes_on_as_if_it_was_not(
 
 
 def test_a_run_killed_twice_in_different_phases_changes_nothing(
-    tmp_path: Path, undisturbed_phases: tuple[Path, Step], capsys: pytest.CaptureFixture
+    tmp_path: Path,
+    undisturbed_phases: tuple[Path, Step],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
 ) -> None:
-    ends = iter((3, 11, 17))
-
-    class Killed(Step):
-        def __init__(self) -> None:
-            super().__init__()
-            self.end = next(ends)
-
-        def train(self, micro_batches: list, *pace: float) -> dict[str, Tensor]:
-            if int(self.tried.asnumpy()) == self.end:
-                raise KeyboardInterrupt
-            return super().train(micro_batches, *pace)
-
+    kill_at(monkeypatch, 3, 11, 17)
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt):
-            fit_phases(tmp_path, Killed())
+            fit_phases(tmp_path)
     fit_phases(tmp_path)
     assert without_speed(log(tmp_path)) == without_speed(log(undisturbed_phases[0]))
     assert re.findall(r"resuming after step (\d+)", capsys.readouterr().out) == ["10", "15"]
@@ -243,18 +229,12 @@ def test_phases_begin_by_the_time_where_more_of_it_is_over_on_all_ranks_alike(tm
     assert factors == [1.0] * starts[1] + [0.5] * (starts[2] - starts[1]) + [0.25] * (len(factors) - starts[2])
 
 
-def test_where_phases_began_by_the_time_is_kept(tmp_path: Path) -> None:
+def test_where_phases_began_by_the_time_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed and resumed at each update; the second phase begins where its share of the updates was far from over."""
-
-    class Killed(Step):
-        def train(self, micro_batches: list, *pace: float) -> dict[str, Tensor]:
-            if self.seen:
-                raise KeyboardInterrupt
-            return super().train(micro_batches, *pace)
-
+    kill_at(monkeypatch, *range(1, 10))
     config, plan, starts, seen = make_config(tmp_path, save_checkpoint_steps=1), RunPlan(200, 10.0), [0], []
     for _ in range(9):
-        step, seconds = Killed(), itertools.count(0.4, 0.4)
+        step, seconds = Step(), itertools.count(0.4, 0.4)
         with RunFolder(tmp_path, config) as folder:
             trainer = Trainer(step, three_phases(), plan, folder, make_facts())
             trainer.progress.clock = lambda seconds=seconds: next(seconds)
@@ -278,17 +258,21 @@ def test_a_dry_run_tries_every_phase(tmp_path: Path) -> None:
     assert step.seen == [0] * 2 * (2 + 1 + 3)
 
 
-def test_curves_show_where_phases_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_curves_show_where_phases_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draw_curves: Any) -> None:
+    """Of records with and without evaluations, and of numbers that there are not."""
+    monkeypatch.setattr(RunLog, "_draw", draw_curves)
     lines: list[float] = []
     monkeypatch.setattr("matplotlib.axes.Axes.axvline", lambda _, step, **style: lines.append(step))
-    log = RunLog(tmp_path, ("loss",), 9, 0, {})
+    log = RunLog(tmp_path, ("loss",), 9, 0, {"eval_f1": {"baseline": 0.5}})
     record = dict.fromkeys(("epoch", "learning_rate", "loss_scale", "grad_norm", "loss"), 1.0)
     record |= dict.fromkeys(("examples_per_s", "tokens_per_s", "mfu", "eta_s")) | {"skipped_steps": 0}
     for step, phase in ((1, 1), (4, 1), (6, 2), (7, 2), (9, 3)):
-        log.write({"step": step, "phase": phase, **record})
+        log.write({"step": step, "phase": phase, **record, **({"eval_f1": None, "loss": None} if step == 6 else {})})
+    log.write({"step": 9, "phase": 3, **record, "eval_f1": 0.75})
     log.sync()
     log.close()
-    assert lines == [4, 7]
+    assert lines == [4, 7] * 2  # in the panels of loss and f1
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 # --- as pre-training configures them ---

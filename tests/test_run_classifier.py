@@ -31,11 +31,11 @@ from src.tasks.classification_examples import ClassifierConfig, CustomExamples
 from src.tasks.spec import PreparedSplit
 from src.tasks.task_info import DevSplit
 from src.training.network_outputs import OutputTable
-from src.training.trainer import Trainer
 from tests.conftest import ROOT
 from tests.helpers.classifier_run import (
     classifier_arguments,
     config_of,
+    evaluating,
     predicted_labels,
     read,
     read_columns,
@@ -45,6 +45,7 @@ from tests.helpers.classifier_run import (
 )
 from tests.helpers.finetune_arguments import arguments
 from tests.helpers.folder_state import folder_state
+from tests.helpers.kills import kill_at
 from tests.helpers.trained_folders import head_of, make_folder
 
 
@@ -106,11 +107,9 @@ def test_weights_alone_give_the_same_results_and_stay_as_they_are(
 ) -> None:
     """The vocabulary, the sizes and the labels lie beside them; other batches change nothing."""
     before = folder_state(run)
-    config = config_of(
+    config = evaluating(
         data,
-        None,
-        do_train=False,
-        load_finetune_checkpoint_path=run,
+        run,
         vocab_file_path="",
         output_path=tmp_path,
         eval_batch_size=7,
@@ -245,34 +244,24 @@ def test_all_seeds_start_from_the_same_weights(data: Path, run: Path, tmp_path: 
 def test_seeds_share_what_is_compiled_and_nothing_else_and_a_killed_run_loses_nothing(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cold, with dropout: the second seed's checkpoint and that of a run that was killed in its second epoch, before
-    update 18, are bit for bit that of a run of its own."""
+    """Cold, with dropout: the second seed's checkpoint is bit for bit that of a run of its own, which was killed in its
+    second epoch, before update 18."""
     settings = {"seed": 3, "epoch_num": 2, "albert_cfg.hidden_dropout_prob": 0.2}
     run_classifier.main(config_of(data, tmp_path / "two", num_seeds=2, **settings))
     both = capsys.readouterr().out
     settings["seed"] = 4
-    run_classifier.main(config_of(data, tmp_path / "one", **settings))
-    alone = capsys.readouterr().out
-    assert both.count("compiling for batches of") == alone.count("compiling for batches of") > 0
-    killed, start = config_of(data, tmp_path / "killed", save_checkpoint_steps=5, **settings), Trainer.start
-
-    def start_or_die(trainer: Trainer, micro_batches: list) -> None:
-        if trainer.state.step == 17:
-            raise KeyboardInterrupt  # nothing is saved at this moment, as after kill -9
-        start(trainer, micro_batches)
-
-    monkeypatch.setattr(Trainer, "start", start_or_die)
+    killed = config_of(data, tmp_path / "killed", save_checkpoint_steps=5, **settings)
+    kill_at(monkeypatch, 17)
     with pytest.raises(KeyboardInterrupt):
         run_classifier.main(killed)
-    monkeypatch.undo()
+    alone = capsys.readouterr().out
+    assert both.count("compiling for batches of") == alone.count("compiling for batches of") > 0
     run_classifier.main(killed)
     assert "resuming after step 15" in capsys.readouterr().out
-    runs = (tmp_path / name / "albert-24.ckpt" for name in ("two/seed-4", "killed", "one"))
-    second, again, own = (find_checkpoint(run).values for run in runs)
-    assert second.keys() == again.keys() == own.keys()
+    second, own = (find_checkpoint(tmp_path / name / "albert-24.ckpt").values for name in ("two/seed-4", "killed"))
+    assert second.keys() == own.keys()
     for name, value in own.items():
         np.testing.assert_array_equal(second[name], value, err_msg=name)
-        np.testing.assert_array_equal(again[name], value, err_msg=name)
 
 
 def test_a_dry_run_keeps_features_alone(
@@ -284,7 +273,7 @@ def test_a_dry_run_keeps_features_alone(
     assert "dry run: one update with" in said and f"Nothing was kept but features in {features}." in said
     assert list(tmp_path.iterdir()) == [features]
     with pytest.raises(ConfigError, match=r"dry_run is true, .* do_train is false"):
-        run_classifier.main(config_of(data, None, do_train=False, load_finetune_checkpoint_path=run, dry_run=True))
+        run_classifier.main(evaluating(data, run, dry_run=True))
 
 
 def test_figures_of_a_regression_can_be_computed_from_its_predictions(data: Path, tmp_path: Path) -> None:
@@ -341,9 +330,7 @@ def test_a_submission_of_clue_has_the_codes_of_its_labels(data: Path, tmp_path: 
 
 
 def test_weights_of_another_head_are_refused(data: Path, run: Path, tmp_path: Path) -> None:
-    config = config_of(
-        data, None, do_train=False, load_finetune_checkpoint_path=run, label_list="bad,good,great", output_path=tmp_path
-    )
+    config = evaluating(data, run, label_list="bad,good,great", output_path=tmp_path)
     with pytest.raises(CheckpointError, match=r"another head: labels is \['bad', 'good'\]"):
         run_classifier.main(config)
     config = config.replace(label_list=(), albert_cfg=config.albert_cfg.replace(num_attention_heads=1))
@@ -354,21 +341,13 @@ def test_weights_of_another_head_are_refused(data: Path, run: Path, tmp_path: Pa
 def test_weights_of_another_task_are_refused_by_their_task(data: Path, tmp_path: Path) -> None:
     """Whatever the options say of labels, and before any text is read."""
     weights = make_folder(tmp_path / "weights", "squad_v1")
-    config = config_of(
-        data,
-        None,
-        do_train=False,
-        load_finetune_checkpoint_path=weights,
-        vocab_file_path="",
-        output_path=tmp_path,
-        data_dir=tmp_path / "nowhere",
-    )
+    config = evaluating(data, weights, vocab_file_path="", output_path=tmp_path, data_dir=tmp_path / "nowhere")
     with pytest.raises(CheckpointError, match="another head: task is squad_v1, but classification or regression"):
         run_classifier.main(config)
 
 
 def test_weights_say_that_the_task_is_a_regression(data: Path, tmp_path: Path) -> None:
-    config = config_of(data, None, do_train=False, load_finetune_checkpoint_path=tmp_path)
+    config = evaluating(data, tmp_path)
     task = ClassifierTask(config, find_tokenizer(config), head_of("regression"))
     assert task.regression and task.task_info.task == "regression" and task.method == "spearman_correlation"
     assert not ClassifierTask(config, find_tokenizer(config), head_of("classification", "bad", "good")).regression
@@ -384,10 +363,7 @@ def test_weights_say_that_the_task_is_a_regression(data: Path, tmp_path: Path) -
         ({"num_class": 1, "label_list": "bad,good"}, "label_list have no effect: the task is a regression"),
         ({"task_name": "sts-b", "num_class": 5}, "num_class above 1 and label_list have no effect"),
         ({"seed": 2**32 - 1, "num_seeds": 2}, "seed is 4294967295 and num_seeds is 2"),
-        (
-            {"do_train": False, "load_finetune_checkpoint_path": "x", "num_seeds": 2},
-            "num_seeds .* do_train is false",
-        ),
+        ({"do_train": False, "load_finetune_checkpoint_path": "x", "num_seeds": 2}, "num_seeds .* do_train is false"),
         ({"assessment_method": "spearman_correlation"}, "spearman_correlation is for regressions"),
         (
             {"albert_cfg.type_vocab_size": 1, "text_b_column": "label"},
@@ -405,7 +381,7 @@ def test_contradictions_end_before_any_work(data: Path, tmp_path: Path, changes:
 
 def test_values_that_fit_the_weights_and_are_not_theirs_are_noticed(data: Path, run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "run")
-    config = config_of(data, None, do_train=False, load_finetune_checkpoint_path=tmp_path / "run", output_path=tmp_path)
+    config = evaluating(data, tmp_path / "run", output_path=tmp_path)
     changes = {
         "albert_config.json": ("num_attention_heads", 2, r"num_attention_heads is 2, but albert-.* was trained with 4"),
         "task.json": ("max_seq_length", 16, r"task\.json was changed after it was written"),
@@ -491,7 +467,7 @@ def test_development_examples_are_those_that_the_weights_were_chosen_by(
     config = config_of(data, tmp_path / "run", seed=7, dev_ratio=0.2, **settings)
     tokenizer = find_tokenizer(config)
     training = ClassifierTask(config, tokenizer)
-    again = config_of(data, None, do_train=False, load_finetune_checkpoint_path=tmp_path, **settings)
+    again = evaluating(data, tmp_path, **settings)
     known = parse_task_info(training.task_info.stated(), "task.json")
     task = ClassifierTask(again, tokenizer, known)
     assert [one.line for one in task.examples.read("dev")] == [one.line for one in training.examples.read("dev")]
@@ -512,7 +488,7 @@ def test_no_share_of_a_training_file_that_has_changed_is_evaluated(data: Path, t
     settings = {"data_dir": tmp_path, "dev_file": "", "train_file": "", "test_file": ""}
     config = config_of(data, tmp_path / "run", **settings)
     known = ClassifierTask(config, find_tokenizer(config)).task_info
-    again = config_of(data, None, do_train=False, load_finetune_checkpoint_path=tmp_path, **settings)
+    again = evaluating(data, tmp_path, **settings)
     header, *rows = file.read_text().splitlines()
     assert CustomExamples(again, known).dev_split == known.dev_split
     corrected = "\n".join(rows).replace("\tbad", "\tgood", 1).splitlines()
@@ -549,16 +525,14 @@ def test_predictions_alone_leave_the_figures_of_the_run(data: Path, run: Path, t
     shutil.copytree(run, tmp_path / "run")
     figures = read(run / "eval_results.json")
     (tmp_path / "run/predictions_test.tsv").unlink()
-    weights = {"load_finetune_checkpoint_path": tmp_path / "run", "do_train": False}
-    run_classifier.main(config_of(data, None, do_eval=False, do_predict=True, **weights))
+    run_classifier.main(evaluating(data, tmp_path / "run", do_eval=False, do_predict=True))
     assert read(tmp_path / "run/eval_results.json") == figures and (tmp_path / "run/predictions_test.tsv").exists()
 
 
 def test_figures_of_a_test_set_stand_beside_those_of_the_run(data: Path, run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "run")
     before = read(run / "eval_results.json")
-    weights = {"load_finetune_checkpoint_path": tmp_path / "run", "do_train": False}
-    predicting = config_of(data, None, do_eval=False, do_predict=True, test_file=data / "dev.tsv", **weights)
+    predicting = evaluating(data, tmp_path / "run", do_eval=False, do_predict=True, test_file=data / "dev.tsv")
     run_classifier.main(predicting)
     after = read(tmp_path / "run/eval_results.json")
     assert after["test_accuracy"] == before["accuracy"] and before.items() <= after.items()
@@ -572,7 +546,7 @@ def test_weights_whose_outputs_are_no_numbers_are_not_scored(data: Path, run: Pa
     head = next(name for name in model.weights if name.startswith("classifier."))
     broken = model.with_weights(model.weights | {head: np.full_like(model.weights[head], np.inf)})
     broken.save(tmp_path / "run")
-    config = config_of(data, None, do_train=False, load_finetune_checkpoint_path=tmp_path / "run")
+    config = evaluating(data, tmp_path / "run")
     with pytest.raises(UserError, match=rf"not finite: {head}"):
         run_classifier.main(config)
 
@@ -617,7 +591,7 @@ def test_polarity_files_stand_in_place_of_the_folders_training_file(data: Path, 
 
 
 def test_weights_of_pairs_are_not_evaluated_on_single_texts(data: Path) -> None:
-    config = config_of(data, None, do_train=False, load_finetune_checkpoint_path="run")
+    config = evaluating(data, "run")
     known = head_of("classification", "bad", "good")
     pairs = known.model_copy(update={"text_columns": {"text_a": "premise", "text_b": "claim"}})
     with pytest.raises(
@@ -689,7 +663,7 @@ def test_lower_case_is_as_asked_for_where_nothing_beside_the_weights_says_it(dat
 
 def test_a_layer_before_the_classifier_is_that_of_the_weights(data: Path, run: Path) -> None:
     known = parse_task_info(read(run / "task.json") | {"classifier_hidden_size": 5}, "task.json")
-    config = config_of(data, None, do_train=False, load_finetune_checkpoint_path=run)
+    config = evaluating(data, run)
     assert ClassifierTask(config, find_tokenizer(config), known).task_info.classifier_hidden_size == 5
 
 
@@ -698,7 +672,6 @@ def test_that_other_examples_are_chosen_than_in_training_is_told(
 ) -> None:
     """As by the configuration that is kept with the second of several seeds."""
     for most in (45, 44):
-        weights = {"do_train": False, "load_finetune_checkpoint_path": run, "output_path": tmp_path}
-        run_classifier.main(config_of(data, None, max_eval_samples=most, seed=12346, **weights))
+        run_classifier.main(evaluating(data, run, output_path=tmp_path, max_eval_samples=most, seed=12346))
         said = capsys.readouterr().out
         assert ("max_eval_samples 44 and seed 12346" in said) == (most < 45)

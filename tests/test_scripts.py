@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.run_tests import LINTERS
 from tests.helpers.folder_state import folder_state
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -330,13 +331,18 @@ def test_distribute_ends_with_the_rank_that_failed_and_its_reason(
         assert re.fullmatch(rf"error: rank 1 failed: {reason} \(its output: .*/worker_1\.log\)", last)
 
 
-def set_constant(project: Path, name: str, value: object) -> Path:
-    """Set a constant of the project's launcher; return its path."""
-    launch = project / "scripts/launch.py"
-    text, count = re.subn(f"^{name} = .*", f"{name} = {value}", launch.read_text(), flags=re.MULTILINE)
+def set_constant(project: Path, name: str, value: object, script: str = "launch.py") -> Path:
+    """Set a constant of one of the project's scripts; return its path."""
+    path = project / "scripts" / script
+    text, count = re.subn(f"^{name} = .*", f"{name} = {value}", path.read_text(), flags=re.MULTILINE)
     assert count == 1
-    launch.write_text(text)
-    return launch
+    path.write_text(text)
+    return path
+
+
+def set_linters(project: Path, *linters: str) -> None:
+    """Leave only these linters in the project's tests: mypy alone takes longer than most of the tests here."""
+    set_constant(project, "LINTERS", linters, "run_tests.py")
 
 
 def test_distribute_kills_ranks_that_do_not_end(launch_project: Path) -> None:
@@ -535,6 +541,8 @@ def write_tests(project: Path, name: str, text: str) -> None:
 def test_the_closing_line_and_exit_code_combine_all_groups(
     tested_project: Path, arguments: str, code: int, closing: str
 ) -> None:
+    if arguments:  # once with all linters
+        set_linters(tested_project)
     done = bash(f"bash scripts/test.sh {arguments}", tested_project)
     assert done.stdout.splitlines()[-1] == closing, done.stdout + done.stderr
     assert ("\n1 skipped: give --slow to run it\n" in done.stdout) == closing.endswith(", 1 skipped")
@@ -542,11 +550,13 @@ def test_the_closing_line_and_exit_code_combine_all_groups(
 
 
 def test_a_wrong_argument_of_pytest_ends_all(tested_project: Path) -> None:
+    set_linters(tested_project)
     done = bash("bash scripts/test.sh --no_such_argument", tested_project)
     assert "unrecognized arguments: --no_such_argument" in done.stdout and done.returncode != 0
 
 
 def test_a_process_that_dies_is_interrupted_or_finds_no_such_test_counts_as_a_failure(tested_project: Path) -> None:
+    set_linters(tested_project)
     write_tests(tested_project, "three", "import os\n\n\ndef test_d():\n    os._exit(0)\n")
     write_tests(tested_project, "four", "def test_e():\n    raise KeyboardInterrupt\n")
     heavy = "test_one.py\ntest_two.py\ntest_three.py\ntest_four.py\n"
@@ -558,15 +568,16 @@ def test_a_process_that_dies_is_interrupted_or_finds_no_such_test_counts_as_a_fa
 
 
 @pytest.mark.parametrize(
-    ("line", "finding"),
+    ("linter", "line", "finding"),
     [
-        ("import uuid  # noqa: E402", "F401"),  # ruff check
-        ("x = {'a':1}", "model_utils/messages.py:67"),
-        ('NUMBER: int = "no number"', "[assignment]"),  # mypy
-        ("from model_utils import errors  # noqa: E402, F401", "model_utils.messages -> model_utils.errors"),
+        ("ruff check", "import uuid  # noqa: E402", "F401"),
+        ("ruff format", "x = {'a':1}", "model_utils/messages.py:67"),
+        ("mypy", 'NUMBER: int = "no number"', "[assignment]"),
+        ("lint-imports", "from model_utils import errors  # noqa: E402, F401", "messages -> model_utils.errors"),
     ],
 )
-def test_what_linters_find_fails_too(tested_project: Path, line: str, finding: str) -> None:
+def test_what_linters_find_fails_too(tested_project: Path, linter: str, line: str, finding: str) -> None:
+    set_linters(tested_project, *(command for command in LINTERS if command.startswith(linter)))
     with (tested_project / "model_utils/messages.py").open("a") as file:
         file.write(f"\n{line}\n")
     done = bash("bash scripts/test.sh", tested_project)
@@ -590,11 +601,13 @@ def test_graph():
 
 
 def test_fast_leaves_out_heavy_files_and_a_graph_elsewhere_is_an_error(tested_project: Path) -> None:
+    set_linters(tested_project)
     write_tests(tested_project, "graph", GRAPH)
     done = bash("bash scripts/test.sh --fast", tested_project)
     assert done.stdout.splitlines()[-1] == "2 passed, 1 failed, 1 skipped"
     assert "add test_graph.py to tests/heavy_files.txt" in done.stdout
-    (tested_project / "tests/heavy_files.txt").write_text("test_graph.py\n")
-    for arguments, passed in (("--fast", 2), ("", 3)):
+    (tested_project / "tests/heavy_files.txt").write_text("test_graph.py test_one.py\n")
+    for arguments, passed in (("--fast", 0), ("", 3)):
         done = bash(f"bash scripts/test.sh {arguments}", tested_project)
         assert done.stdout.splitlines()[-1] == f"{passed} passed, 0 failed, 1 skipped"
+        assert ("\n--- tests/test_graph.py tests/test_one.py\n" in done.stdout) == (passed > 0)

@@ -25,6 +25,7 @@ from src.training.ranks import Ranks
 from src.training.run_folder import RunFolder
 from src.training.run_plan import LossScale, Precision, RunPlan, plan_precision, plan_run
 from src.training.trainer import Trainer
+from tests.helpers.kills import kill_at
 from tests.helpers.numpy_loop import (
     FLOAT32,
     SPEEDS,
@@ -100,16 +101,13 @@ def test_only_the_newest_checkpoints_stay(undisturbed: Path) -> None:
 
 
 @pytest.mark.parametrize("end", [1, 5, 7, 13, 19])
-def test_an_interrupted_run_ends_like_an_undisturbed_one(tmp_path: Path, undisturbed: Path, end: int) -> None:
-    class Killed(Step):
-        def train(self, micro_batches: list, *pace: float) -> dict[str, Tensor]:
-            if int(self.tried.asnumpy()) == end:
-                raise KeyboardInterrupt  # nothing is saved at this moment, as after kill -9
-            return super().train(micro_batches, *pace)
-
+def test_an_interrupted_run_ends_like_an_undisturbed_one(
+    tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch, end: int
+) -> None:
     config = make_config(tmp_path)
+    kill_at(monkeypatch, end)
     with pytest.raises(KeyboardInterrupt):
-        fit(config, Killed())
+        fit(config)
     with (tmp_path / "train_log.jsonl").open("a") as file:
         file.write('{"step": 99, "lo')  # the kill came while a line was written
     step = Step()
@@ -194,15 +192,10 @@ def test_updates_that_are_skipped_now_and_then_are_no_divergence(tmp_path: Path)
     assert log(tmp_path)[-1]["step"] == 20 and log(tmp_path)[-1]["skipped_steps"] == 7
 
 
-def test_skipped_updates_count_on_after_a_resume(tmp_path: Path) -> None:
-    class Killed(Step):
-        def train(self, micro_batches: list, *pace: float) -> dict[str, Tensor]:
-            if int(self.tried.asnumpy()) == 13:
-                raise KeyboardInterrupt
-            return super().train(micro_batches, *pace)
-
+def test_skipped_updates_count_on_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kill_at(monkeypatch, 13)
     with pytest.raises(KeyboardInterrupt):
-        fit(make_config(tmp_path), Killed(failing={3, 4}))
+        fit(make_config(tmp_path), Step(failing={3, 4}))
     fit(make_config(tmp_path))
     assert log(tmp_path)[-1]["step"] == 20 and log(tmp_path)[-1]["skipped_steps"] == 2
 

@@ -21,6 +21,7 @@ from src.training.ranks import Ranks
 from src.training.run_folder import RunFolder
 from src.training.run_plan import RunPlan
 from src.training.trainer import MAX_UPDATES_PER_SYNC, Trainer
+from tests.helpers.kills import kill_at
 from tests.helpers.numpy_loop import (
     NoSignals,
     Step,
@@ -286,20 +287,14 @@ def test_ranks_synchronise_after_several_fast_updates_and_stop_after_the_same(tm
     assert 150 < step <= 150 + MAX_UPDATES_PER_SYNC and barriers < step
 
 
-def test_patience_survives_a_kill(tmp_path: Path) -> None:
+def test_patience_survives_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed at step 11, after the first evaluation that was not better, at step 9."""
     scores = iter([0.6, 0.5])
-
-    class Killed(Step):
-        def train(self, micro_batches: list, *pace: float) -> dict:
-            if int(self.tried.asnumpy()) == 10:
-                raise KeyboardInterrupt
-            return super().train(micro_batches, *pace)
-
+    kill_at(monkeypatch, 10)
     when = 4, Selection("f1", patience=2)
     config = make_config(tmp_path, save_checkpoint_steps=9)
     with pytest.raises(KeyboardInterrupt):
-        fit(config, Killed(), evaluation=evaluation(lambda _: {"f1": next(scores)}, *when))
+        fit(config, evaluation=evaluation(lambda _: {"f1": next(scores)}, *when))
     fit(config, evaluation=evaluation(lambda _: {"f1": 0.6}, *when))
     assert log(tmp_path)[-1]["step"] == 12
     assert json.loads((tmp_path / "best_checkpoint.json").read_text())["step"] == 4

@@ -80,6 +80,12 @@ def read(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a table by the names of its columns."""
+    table = read_table(path)
+    return [dict(zip(table.names, row, strict=True)) for _, row in table.rows]
+
+
 def read_columns(path: Path) -> dict[str, list[str]]:
     """The columns of a table by name."""
     table = read_table(path)
