@@ -6,7 +6,8 @@ from model_utils.backend import Backend
 from model_utils.config import check_output_folder, run_main
 from model_utils.device import choose_target, setup_device
 from model_utils.errors import DeviceError
-from src.inference.deploy_config import AIR, ONNX, ExportConfig
+from src.finetuning.int8_check import Int8Check
+from src.inference.deploy_config import AIR, DYNAMIC, ONNX, ExportConfig
 from src.inference.exporting import export_model
 from src.model_folder import ModelFolder
 
@@ -28,7 +29,8 @@ def main(config: ExportConfig) -> None:
         backend=Backend.COMPOSED if target == "CPU" else Backend.ACCELERATOR,
     )
     model = folder.predictor(config.export_embeddings, portable=True, null_threshold=config.null_threshold)
-    export_model(model, name, config.file_format, config.export_batch_size, config.export_seq_length)
+    int8 = Int8Check(model, config.eval_config_path, config.max_loss) if config.int8 == DYNAMIC else None
+    export_model(model, name, config.file_format, config.export_batch_size, config.export_seq_length, int8)
 
 
 if __name__ == "__main__":

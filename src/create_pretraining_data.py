@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -45,6 +46,7 @@ from src.pretraining_data.examples import (
 from src.pretraining_data.instances import MIN_DOCUMENT_TOKENS, Documents, Pair, join_documents, sample_pairs
 from src.pretraining_data.masking import NGRAM, InstanceSettings, MaskVocabulary, RowRandom, predictions_needed
 from src.pretraining_data.sentence_packing import pack_sentences
+from src.pretraining_data.word_segmenter import INSIDE_WORD, encode_words, load_jieba
 from src.text.corpus import CorpusConfig, expand_glob, read_documents, split_sentences
 from src.tokenization import FullTokenizer, build_tokenizer
 from src.utils import estimate_text_bytes, parse_part
@@ -54,6 +56,7 @@ UNIT_CHARACTERS = 200_000  # about 400 examples of 128 English tokens, times dup
 PASSES = 100  # maximum dupe_factor: memory holds all passes of a unit
 STATIC_PASSES = 5  # as in the TFRecords used to compare with google's code, whose default is 40
 PACKINGS = {"cut": sample_pairs, "google": pack_sentences}
+JIEBA = "jieba"
 PROCESSES = 1024  # maximum num_workers
 PROCESSES_PER_CORE = 4  # each needs 200 MB
 NO_EXAMPLE = (
@@ -86,6 +89,12 @@ class CreateDataConfig(CorpusConfig):
         choices=("static", "dynamic"),
     )
     do_whole_word_mask: bool = option(True, "mask all pieces of a word together")
+    word_segmenter: str = option(
+        "none",
+        "what finds Chinese words, to be masked whole",
+        choices=("none", JIEBA),
+        needs=("do_whole_word_mask", True),
+    )
     segment_packing: str = option(
         "cut",
         "how segments fill an example; cut: so that neither their lengths nor ends reveal the order; google: whole "
@@ -145,6 +154,8 @@ class CreateDataConfig(CorpusConfig):
             raise ConfigError(key="dupe_factor", value=self.dupe_factor, expected="1 or 0 with masking dynamic")
         if self.predictions >= self.max_seq_length:
             raise ConfigError(key="max_predictions_per_seq", value=self.predictions, expected="below max_seq_length")
+        if self.word_segmenter == JIEBA and self.spm_model_file:
+            raise ConfigError("word_segmenter=jieba needs a WordPiece vocabulary: give vocab_file, not spm_model_file")
 
 
 @dataclass(frozen=True)
@@ -190,7 +201,7 @@ class UnitMaker:
             pairs = PACKINGS[self.settings.segment_packing](documents, self.settings, random)
             if pairs:
                 rows_by_pass.append(self._rows(documents, pairs, seed))
-        fit = VocabularyFit.of(documents.ids, self.letters)
+        fit = VocabularyFit.of(documents.ids & ~INSIDE_WORD, self.letters)
         text_bytes = sum(len(text.encode()) for document in unit for text in document)
         if not rows_by_pass:
             no_rows = PackedRows([], np.zeros(0, np.int32), np.zeros(0, np.uint32))
@@ -213,7 +224,7 @@ class UnitMaker:
     def _count(self, rows: dict[str, Ragged]) -> np.ndarray:
         """Return the number of predictions of each token in rows, (V,) int64."""
         if self.settings.masking == "dynamic":
-            predicted = rows[TOKENS].values
+            predicted = rows[TOKENS].values & ~INSIDE_WORD
         else:
             predicted = rows["masked_lm_ids"].values[rows["masked_lm_weights"].values > 0]
         return np.bincount(predicted, minlength=self.tokenizer.vocab_size)
@@ -221,7 +232,10 @@ class UnitMaker:
     def encode(self, unit: list[Document]) -> list[list[list[int]]]:
         """Return the token ids of the sentences of each document, without empty sentences."""
         documents = [[sentence for text in document for sentence in split_sentences(text)] for document in unit]
-        encoded = iter(self.tokenizer.encode_batch(sentence for document in documents for sentence in document))
+        encode = self.tokenizer.encode_batch
+        if self.settings.word_segmenter == JIEBA:
+            encode = partial(encode_words, self.tokenizer)
+        encoded = iter(encode(sentence for document in documents for sentence in document))
         return [[ids for _ in document if (ids := next(encoded))] for document in documents]
 
 
@@ -253,6 +267,9 @@ def gather_facts(
     config: CreateDataConfig, settings: InstanceSettings, tokenizer: FullTokenizer, files: list[Path]
 ) -> dict[str, Any]:
     """Return the manifest NAME.facts.json: everything that determines the output."""
+    stored = asdict(settings)
+    if config.word_segmenter == "none":  # as in data from before this key
+        del stored["word_segmenter"]
     common = Path(os.path.commonpath([file.absolute().parent for file in files]))  # some paths may be relative
     return {
         "task": TASK,
@@ -264,7 +281,7 @@ def gather_facts(
         "do_lower_case": config.do_lower_case,
         "seed": config.random_seed,
         "settings": {
-            **asdict(settings),
+            **stored,
             "dupe_factor": config.passes,
             "output_file_num": config.output_file_num,
             "text_key": config.text_key,
@@ -368,6 +385,10 @@ def main(config: CreateDataConfig) -> None:
         rows = open_records(path, TASK).num_rows
         logger.info(f"{path} is complete, {rows:,} examples from this text with these settings: nothing to do")
         return
+    if config.word_segmenter == JIEBA:
+        load_jieba()
+        if tokenizer.added is not None:
+            raise DataError(f"{tokenizer.file} has added tokens, which word_segmenter=jieba does not keep whole")
     maker = UnitMaker(tokenizer, settings, config.random_seed, config.passes)
     # With NSP a unit needs other documents, because random segments come from the same unit.
     documents = read_documents(files, config.text_key)

@@ -21,6 +21,7 @@ EXTRAS = {
     "src/conversion/google_checkpoint.py": "convert",
     "src/conversion/torch_weights.py": "dev",
     "src/inference/exported_model.py": "onnx",
+    "src/pretraining_data/word_segmenter.py": "chinese",
     "src/text/arrow_tables.py": "arrow",
 }
 PACKAGES = {

@@ -14,6 +14,8 @@ from src.training.pretrain_config import PretrainConfig
 from src.utils import parse_part
 
 MINDIR, AIR, ONNX = "MINDIR", "AIR", "ONNX"
+ONNX_ONLY = ("file_format", ONNX)
+DYNAMIC = "dynamic"
 ANSWERS_IN = ("float32", "bfloat16")  # matrix products
 NULL_THRESHOLD = option(
     None, "highest no_answer_probability with an answer; squad_v2 only; unset: the model's", minimum=0, maximum=1
@@ -39,6 +41,15 @@ class ExportConfig(OneDeviceConfig):
     export_batch_size: int = option(1, "AIR: batch size", minimum=1, maximum=ROWS, needs=("file_format", AIR))
     export_seq_length: int = option(
         0, "AIR: length; 0: the task's max_seq_length", minimum=0, maximum=LENGTH, needs=("file_format", AIR)
+    )
+    int8: str = option(
+        "none", "weights as int8; dynamic: also activations, at run time", choices=("none", DYNAMIC), needs=ONNX_ONLY
+    )
+    max_loss: float = option(
+        0.005, "share of the development metric that int8 may lose", minimum=0, maximum=1, needs=("int8", DYNAMIC)
+    )
+    eval_config_path: str = option(
+        "", "yaml with the development data for int8; empty: config.yaml of the run", needs=("int8", DYNAMIC)
     )
     null_threshold: float | None = NULL_THRESHOLD
     vocab_file_path: str = option("", "WordPiece vocabulary; if the checkpoint's folder has none")

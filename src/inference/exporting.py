@@ -30,6 +30,7 @@ from src.inference.predictor import Predictor
 from src.text.added_tokens import added_tokens_file
 
 logger = logging.getLogger(__name__)
+Check = Callable[[Callable[..., Any]], None]
 TOLERANCE = 1e-5  # of an output's largest entry, or of 1 where that is smaller
 FORBIDDEN = 1e20  # larger values are masks, not logits: compared relative to themselves
 SCRATCH = "network"  # name of the file while MindSpore writes it
@@ -37,15 +38,18 @@ LARGEST = 2**31 - 2**24  # bytes of weights; protocol buffers hold less than 2 G
 SHAPES = (1, 9), (3, 24)  # (batch, length) that files are checked on, besides the longest
 
 
-def export_model(model: Predictor, name: Path, file_format: str, batch_size: int = 1, length: int = 0) -> None:
+def export_model(
+    model: Predictor, name: Path, file_format: str, batch_size: int = 1, length: int = 0, int8: Check | None = None
+) -> None:
     """Write the files DIR/NAME.* of a model with a portable network, replacing existing ones.
 
     Args:
         batch_size: of AIR.
         length: of AIR; 0: the model's max_seq_length.
+        int8: of ONNX: write INT8, whose network this function checks; None: float32.
 
     Raises:
-        CheckpointError: the outputs of the exported file differ from the model's; nothing is written.
+        CheckpointError: the outputs of the exported file differ from the model's, or int8 raises it: nothing is left.
         ConfigError: the network does not take rows of this length.
         DataError: the folder is not writable, the network cannot be written in this format, the weights are too large
             for one file, or onnxruntime, which checks ONNX, is not installed.
@@ -65,6 +69,9 @@ def export_model(model: Predictor, name: Path, file_format: str, batch_size: int
             load = load_onnx if file_format == ONNX else load_mindir
             difference = check(model, load(file))
             logger.info(f"{name.name}{file.suffix}: largest difference from the checkpoint {difference:.1e}")
+        if int8:
+            file.write_bytes(write_network(model.network.scores, int8=True))
+            int8(load_onnx(file))
         vocabulary = temporary / f"{name.name}{_vocabulary_suffix(model)}"
         contents = model.tokenizer.files(vocabulary)
         for path, content in contents.items():

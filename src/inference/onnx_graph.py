@@ -23,8 +23,13 @@ _MESSAGES = {
 }
 OPERATOR_SET = 20  # the first with Gelu
 IR_VERSION = 9  # of the ONNX release with that operator set
-FLOAT, INT32, INT64, BOOL = 1, 6, 7, 9  # TensorProto.DataType
-_DATA_TYPES = {np.dtype(np.float32): FLOAT, np.dtype(np.int32): INT32, np.dtype(np.int64): INT64}
+FLOAT, INT8, INT32, INT64, BOOL = 1, 3, 6, 7, 9  # TensorProto.DataType
+_DATA_TYPES = {
+    np.dtype(np.float32): FLOAT,
+    np.dtype(np.int8): INT8,
+    np.dtype(np.int32): INT32,
+    np.dtype(np.int64): INT64,
+}
 _ATTRIBUTES = {float: ("f", 1), int: ("i", 2), bytes: ("s", 3), list: ("ints", 7)}  # field, AttributeProto.type
 
 

@@ -36,12 +36,20 @@ HEAD_EPSILON = 1e-12  # default of src.nn.layers.LayerNorm
 OPTIONAL_WEIGHTS = ("albert.pooler.", "albert.embeddings.segment_rows.", "sop.")
 
 
-class NetworkGraph(OnnxGraph):
-    """ONNX graph with the layers of a network of scores."""
+def quantise_rows(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return a matrix (M, K) as int8 from -127 to 127, and the float32 scales (M,) to multiply its rows with."""
+    largest = np.abs(values).max(1)
+    scales = np.where(largest > 0, largest / 127, 1).astype(np.float32)
+    return np.rint(values / scales[:, None]).astype(np.int8), scales
 
-    def __init__(self, scores: ScoresNetwork) -> None:
+
+class NetworkGraph(OnnxGraph):
+    """ONNX graph with the layers of a network of scores; int8: dense layers and word embeddings have int8 weights."""
+
+    def __init__(self, scores: ScoresNetwork, int8: bool = False) -> None:
         super().__init__(type(scores).__name__)
         self.config = scores.config
+        self.int8 = int8
         self.weights = {parameter.name: parameter.asnumpy() for parameter in scores.get_parameters()}
         self.unused = {name for name in self.weights if not name.startswith(OPTIONAL_WEIGHTS)}
 
@@ -53,8 +61,32 @@ class NetworkGraph(OnnxGraph):
 
     def dense(self, name: str, x: str) -> str:
         """Return x W^T + b: (*, K) -> (*, M)."""
-        product = self.node("MatMul", x, self.weight(f"{name}.weight"))
+        weight = f"{name}.weight"
+        product = self.int8_product(weight, x) if self.int8 else self.node("MatMul", x, self.weight(weight))
         return self.node("Add", product, self.weight(f"{name}.bias"))
+
+    def int8_weight(self, name: str, transposed: bool) -> tuple[str, str]:
+        """Return the names of a matrix (M, K) as int8, stored as (K, M) if transposed, and of its scales (M,)."""
+        self.unused.discard(name)
+        values, scales = quantise_rows(self.weights[name])
+        matrix = self.initializer(f"{name}.int8", values.T if transposed else values)
+        return matrix, self.initializer(f"{name}.scale", scales)
+
+    def int8_product(self, name: str, x: str) -> str:
+        """Return x W^T with W as int8 and x as uint8: (*, K) -> (*, M); the range of x is that of the whole batch."""
+        matrix, scales = self.int8_weight(name, transposed=True)
+        values, scale, zero_point = self.nodes("DynamicQuantizeLinear", 3, x)
+        product = self.node("Cast", self.node("MatMulInteger", values, matrix, zero_point), to=FLOAT)
+        return self.node("Mul", product, self.node("Mul", scale, scales))
+
+    def word_embeddings(self, ids: str) -> str:
+        """Return the embeddings of tokens (B, L) int32, (B, L, E)."""
+        name = "albert.embeddings.word_embeddings"
+        if not self.int8:
+            return self.node("Gather", self.weight(name), ids)
+        matrix, scales = self.int8_weight(name, transposed=False)
+        values = self.node("Cast", self.node("Gather", matrix, ids), to=FLOAT)
+        return self.node("Mul", values, self.node("Unsqueeze", self.node("Gather", scales, ids), self.constant([2])))
 
     def activation(self, x: str) -> str:
         operator, attributes = ACTIVATIONS[self.config.hidden_act]
@@ -72,7 +104,7 @@ class NetworkGraph(OnnxGraph):
     def embeddings(self, ids: str, segments: str) -> str:
         """Return the input of the first layer, (B, L, H)."""
         name = "albert.embeddings"
-        words = self.node("Gather", self.weight(f"{name}.word_embeddings"), ids)
+        words = self.word_embeddings(ids)
         total = self.node("Add", words, self.node("Gather", self.weight(f"{name}.token_type_embeddings"), segments))
         if not self.config.use_relative_positions:
             table = self.weight(f"{name}.position_embeddings")
@@ -260,7 +292,7 @@ HEADS: dict[type, Callable[..., Outputs]] = {
 }
 
 
-def write_network(scores: ScoresNetwork) -> bytes:
+def write_network(scores: ScoresNetwork, int8: bool = False) -> bytes:
     """Return the ONNX file of a network of scores: inputs and outputs are its columns and output names.
 
     Raises:
@@ -269,7 +301,7 @@ def write_network(scores: ScoresNetwork) -> bytes:
     if type(scores) not in HEADS or scores.config.hidden_act not in ACTIVATIONS:
         network = f"{type(scores).__name__} with hidden_act {scores.config.hidden_act}"
         raise DataError(f"a network of {network} cannot be written as ONNX: use file_format MINDIR")
-    graph = NetworkGraph(scores)
+    graph = NetworkGraph(scores, int8)
     inputs = [
         graph.input(name, (BATCH, MASKS if name == "masked_lm_positions" else LENGTH)) for name in scores.input_columns
     ]

@@ -11,6 +11,7 @@ import numpy as np
 
 from src.data.feature_files import Column, Ragged
 from src.pretraining_data.masking import InstanceSettings, MaskVocabulary, RowRandom, mask_tokens
+from src.pretraining_data.word_segmenter import INSIDE_WORD
 
 TASK = "pretrain"  # in the manifest of the files
 SPECIAL_TOKENS = 3
@@ -77,7 +78,7 @@ def build_examples(
     An example in which no word is short enough to be masked predicts its [CLS] with weight 0.
 
     Args:
-        ids: (tokens,) int32.
+        ids: (tokens,) int32, with or without INSIDE_WORD.
         segments: (B, 4) int, indices in `ids`: start and end of A, start and end of B.
         labels: (B,) int, next_sentence_labels.
     """
@@ -90,11 +91,13 @@ def build_examples(
     separator = (position == a_size + 1) | (position == lengths - 1)
     special = separator | (position == 0)
     source = np.where(in_b, position - a_size - 2 + b_start, position - 1 + a_start)
-    tokens = ids[np.where(filled & ~special, source, a_start)]
+    marked = ids[np.where(filled & ~special, source, a_start)]
+    tokens = marked & ~INSIDE_WORD
+    continues = marked != tokens
     tokens[~filled] = vocabulary.pad_id
     tokens[separator] = vocabulary.sep_id
     tokens[:, 0] = vocabulary.cls_id
-    boundary = (vocabulary.word_start[tokens] | special) & filled
+    boundary = ((vocabulary.word_start[tokens] & ~continues) | special) & filled
     word_starts = filled
     if settings.do_whole_word_mask:
         word_starts = boundary | (position == 1) | (position == a_size + 2)

@@ -67,6 +67,7 @@ class InstanceSettings:
     random_next_sentence: bool
     masking: Literal["static", "dynamic"] = "static"
     segment_packing: Literal["cut", "google"] = "cut"
+    word_segmenter: Literal["none", "jieba"] = "none"
 
     @property
     def predictions(self) -> int:

@@ -46,6 +46,11 @@ _SPLIT = CharacterTable(_split_punctuation)
 _SPLIT_WITHOUT_MARKS = CharacterTable(_split_punctuation_without_marks)
 
 
+def is_ideograph(text: str) -> bool:
+    """Return True for a single Chinese character, which is a word of its own."""
+    return bool(_CJK.fullmatch(text))
+
+
 def split_words(text: str, do_lower_case: bool) -> list[str]:
     """Return the words of a raw text, before they are divided into pieces."""
     return [part for word in text.translate(_CLEANED).split() for part in _normalize(word, do_lower_case).split()]
