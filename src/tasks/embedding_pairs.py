@@ -129,7 +129,8 @@ class EmbeddingTask(Task):
 
     def _check_training(self) -> tuple[float, float] | None:
         """Return score_range, None without scores; raise DataError or ConfigError if nothing can be learnt."""
-        columns, file = self.columns[TRAIN], self.files[TRAIN]
+        columns = self.columns[TRAIN]
+        file = self.files[TRAIN]
         if not columns.label:
             learnt = "pairs without scores" if columns.text_b else "texts alone, each a pair with itself under dropout"
             logger.info(f"{file}: {learnt}; the negatives are the other rows of a batch")
