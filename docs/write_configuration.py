@@ -16,6 +16,7 @@ from src.conversion.convert import ConvertConfig  # noqa: E402
 from src.create_pretraining_data import CreateDataConfig  # noqa: E402
 from src.inference.deploy_config import ExportConfig, PredictConfig  # noqa: E402
 from src.tasks.classification_examples import ClassifierConfig  # noqa: E402
+from src.tasks.embedding_pairs import EmbeddingsConfig  # noqa: E402
 from src.tasks.finetune_config import FinetuneConfig  # noqa: E402
 from src.tasks.multiple_choice import RaceConfig  # noqa: E402
 from src.tasks.question_answering import SquadConfig, SquadV2Config  # noqa: E402
@@ -56,6 +57,7 @@ TABLES: dict[str, tuple[type[Config], ...]] = {
     "`run_race.py`": (RaceConfig,),
     "`run_squad_v1.py`, `run_squad_v2.py`": (SquadConfig, SquadV2Config),
     "`run_ner.py`": (NerConfig,),
+    "`run_embeddings.py`": (EmbeddingsConfig,),
     "`src.train_vocabulary`, `src.create_pretraining_data`": (CorpusConfig,),
     "`src.train_vocabulary`": (TrainVocabularyConfig,),
     "`src.create_pretraining_data`": (CreateDataConfig,),

@@ -11,6 +11,8 @@ from mindspore import Tensor, ops
 from src.albert_networks import Tensors, TrainingNetwork
 from src.finetune_eval_model import MASKED_LOGIT, gather_positions
 
+COSINE_SCALE = 20.0
+
 
 def binary_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the losses of logits for labels 0 or 1, any shape, float32, in the form that cannot overflow."""
@@ -20,7 +22,7 @@ def binary_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 class AlbertForSequenceClassification(TrainingNetwork):
     """Classes of texts, by cross-entropy (google's classifier_utils): label_ids (B,) int32."""
 
-    label_columns = ("label_ids", "sequence_weights")
+    label_columns: tuple[str, ...] = ("label_ids", "sequence_weights")
     metric_names: tuple[str, ...] = ("loss", "accuracy")
     is_smoothed = False
 
@@ -60,7 +62,7 @@ class AlbertForMultipleChoice(AlbertForSequenceClassification):
             has_tokens = begins[1:] > begins[:-1]
         else:
             has_tokens = texts[1][:, 0] > 0
-        absent = 1.0 - ops.cast(has_tokens, ms.float32).reshape((-1, self.scores.num_choices))
+        absent = 1.0 - ops.cast(has_tokens, ms.float32).reshape((-1, self.scores.texts_per_row))
         _, weights, dropout_key = further
         return ((self.scores.head(*outputs, dropout_key) - MASKED_LOGIT * absent, weights),)
 
@@ -81,6 +83,32 @@ class AlbertForRegression(AlbertForSequenceClassification):
         scores, weights = self.logits_of(outputs, texts, further)[0]
         error = scores.squeeze(1) - further[0]
         return (ops.reduce_sum(weights * error * error),)
+
+
+class AlbertForPairScores(AlbertForRegression):
+    """Scores of pairs by the squared error of the cosine (sentence-transformers' CosineSimilarityLoss)."""
+
+    def logits_of(self, outputs: Tensors, texts: Tensors, further: Tensors) -> tuple[tuple[Tensor, Tensor], ...]:
+        directions = self.scores.directions(outputs, texts)
+        return ((ops.reduce_sum(directions[:, 0] * directions[:, 1], 1).expand_dims(1), further[-2]),)
+
+
+class AlbertForPairs(AlbertForSequenceClassification):
+    """Pairs that belong together, by the cross-entropy of each first text's cosines with all second texts of the batch.
+
+    Cosines are multiplied by COSINE_SCALE (Henderson et al. 2017; sentence-transformers' MultipleNegativesRankingLoss).
+    For texts that are paired with themselves, under other dropout masks, it is SimCSE's loss (Gao et al. 2021).
+    """
+
+    label_columns = ("sequence_weights",)
+
+    def logits_of(self, outputs: Tensors, texts: Tensors, further: Tensors) -> tuple[tuple[Tensor, Tensor], ...]:
+        directions = self.scores.directions(outputs, texts)
+        return ((COSINE_SCALE * ops.MatMul(transpose_b=True)(directions[:, 0], directions[:, 1]), further[-2]),)
+
+    def label_losses(self, outputs: Tensors, texts: Tensors, further: Tensors) -> tuple[Tensor, Tensor]:
+        own = ops.range(0, further[0].shape[0], 1).astype(ms.int32)
+        return super().label_losses(outputs, texts, (own, *further))
 
 
 class AlbertForMultiLabel(TrainingNetwork):

@@ -1,6 +1,6 @@
 """Networks on the backbone: with a head that scores, and with losses to be trained.
 
-Shape letters: B batch, L length.
+Shape letters: B batch, L length, C texts of a row.
 """
 
 from typing import Any, Protocol
@@ -20,24 +20,28 @@ Tensors = tuple[Tensor, ...]
 class ScoresNetwork(nn.Cell):
     """The backbone and a head, whose weights are to be drawn by a TrainingNetwork or loaded.
 
-    Inputs: the columns of `input_columns`, (B, *) int32, TEXT_COLUMNS first; then dropout_key () int32. Outputs: the
-    tensors of `output_names`, which `head` makes of the backbone's outputs for the `rows_read` and the further inputs;
-    those in `per_token_outputs` have an entry for every token.
+    Inputs: the columns of `input_columns`, (B, *) int32, TEXT_COLUMNS first; then dropout_key () int32. The texts of a
+    row are interleaved by token, (B, L * C): entry t * C + c is token t of text c. Outputs: the tensors of
+    `output_names`, which `head` makes of the backbone's outputs for the `rows_read` and the further inputs; those in
+    `per_token_outputs` have an entry for every token.
     """
 
     input_columns: tuple[str, ...] = TEXT_COLUMNS
     output_names: tuple[str, ...] = ("logits",)
     per_token_outputs: tuple[str, ...] = ()
     reads_tokens = True  # whether the head needs the states of other tokens than the first
+    texts_per_row = 1
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()
         self.config = config
         self.albert = AlbertModel(config)
 
-    def sequences(self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the backbone's inputs: the columns themselves, unless a row holds several sequences."""
-        return input_ids, input_mask, segment_ids
+    def apart(self, column: Tensor) -> Tensor:
+        """Reshape interleaved (B, L * C) to (B * C, L), one row for each text."""
+        batch, width = column.shape
+        column = column.reshape((batch, width // self.texts_per_row, self.texts_per_row)).transpose((0, 2, 1))
+        return column.reshape((batch * self.texts_per_row, width // self.texts_per_row))
 
     def rows_read(self, texts: Tensors, further: Tensors) -> Tensor | None:
         """Return the rows of the last layer that the head reads, as AlbertModel.encode takes them; None: all.
@@ -54,12 +58,17 @@ class ScoresNetwork(nn.Cell):
         return self.albert.encode(texts, further[-1], self.rows_read(texts, further))
 
     def backbone_texts(self, texts: Tensors) -> Tensors:
-        """Return the texts as the backbone reads them: `sequences` of padded ones."""
-        return self.sequences(*texts) if len(texts) == len(TEXT_COLUMNS) else texts
+        """Return the texts as the backbone reads them: of padded ones a row for each."""
+        if self.texts_per_row == 1 or len(texts) == len(PACKED_COLUMNS):
+            return texts
+        return self.apart(texts[0]), self.apart(texts[1]), self.apart(texts[2])
+
+    def answer(self, texts: Tensors, further: Tensors) -> Any:
+        """Return the tensors of `output_names` for padded or packed texts."""
+        return self.head(*self.encode(texts, further), *further)
 
     def construct(self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, *further: Tensor) -> Any:
-        sequence, pooled = self.encode((input_ids, input_mask, segment_ids), further)
-        return self.head(sequence, pooled, *further)
+        return self.answer((input_ids, input_mask, segment_ids), further)
 
 
 class Teacher(Protocol):

@@ -1,7 +1,7 @@
 """Task heads on the backbone, without losses: for evaluation, prediction and export.
 
 For inputs and outputs see ScoresNetwork. Heads compute in float32.
-Shape letters: B batch, L length, H hidden size, C labels or choices, S starts, E ends of a start.
+Shape letters: B batch, L length, H hidden size, C labels or choices, S starts, E ends of a start, T texts.
 """
 
 from typing import Any
@@ -11,12 +11,14 @@ from mindspore import Tensor, nn, ops
 
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import PreTrainingScores
-from src.albert_networks import ScoresNetwork
+from src.albert_networks import ScoresNetwork, Tensors
 from src.data.packing import PACKED_COLUMNS, TEXT_COLUMNS
 from src.nn.dropout import Dropout
 from src.nn.layers import AddBias, Dense, LayerNorm, Softmax, Spread, dense_product, sigmoid_tanh
 
 MASKED_LOGIT = 1e30  # subtracted from the logits of tokens that cannot be an answer (google's p_mask)
+MASKED_STATE = 1e6  # subtracted from states behind a text's end; its square is finite
+SMALLEST_SQUARE = 1e-24  # of the length that a vector is divided by
 DROPOUT_SITE = 1001  # above all sites of the encoder
 
 
@@ -72,30 +74,57 @@ class EncoderOutputs(ScoresNetwork):
 
 
 class MultipleChoiceScores(ScoresNetwork):
-    """Pooled output of every choice -> logits (B, C).
-
-    Inputs are (B, L * C), the choices interleaved by token: entry t * C + c is token t of choice c.
-    """
+    """Pooled output of every choice, the texts of a row -> logits (B, C)."""
 
     reads_tokens = False
 
     def __init__(self, config: AlbertConfig, num_choices: int) -> None:
         super().__init__(config)
-        self.num_choices = num_choices
+        self.texts_per_row = num_choices
         self.dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE, config.backend)
         self.classifier = Dense(config.hidden_size, 1, backend=config.backend)
 
-    def apart(self, column: Tensor) -> Tensor:
-        """Reshape interleaved (B, L * C) to (B * C, L), one row for each choice."""
-        batch, width = column.shape
-        column = column.reshape((batch, width // self.num_choices, self.num_choices)).transpose((0, 2, 1))
-        return column.reshape((batch * self.num_choices, width // self.num_choices))
-
-    def sequences(self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return self.apart(input_ids), self.apart(input_mask), self.apart(segment_ids)
-
     def head(self, sequence: Tensor, pooled: Tensor, dropout_key: Tensor) -> Tensor:
-        return self.classifier(self.dropout(pooled, dropout_key)).reshape((-1, self.num_choices))
+        return self.classifier(self.dropout(pooled, dropout_key)).reshape((-1, self.texts_per_row))
+
+
+class PairVectors(ScoresNetwork):
+    """Vectors of length 1 of the two texts of a row, one behind the other: vectors (B, 2 * H).
+
+    Args:
+        pooling: as in src.tasks.fill_mask.EmbeddingsAnswerer.
+    """
+
+    output_names = ("vectors",)
+    texts_per_row = 2
+
+    def __init__(self, config: AlbertConfig, pooling: str) -> None:
+        super().__init__(config)
+        self.pooling = pooling
+        self.reads_tokens = pooling in ("mean", "max")
+
+    def pool(self, outputs: Tensors, texts: Tensors) -> Tensor:
+        """Return the pooled states (T, H) of T texts, as the backbone reads them, from its outputs for them."""
+        sequence, pooled = outputs
+        if self.pooling == "pooler":
+            return pooled
+        if self.pooling == "cls":
+            return sequence[:, 0]
+        is_token = ops.not_equal(texts[-1], texts[0].shape[1] - 1) if len(texts) == len(PACKED_COLUMNS) else texts[1]
+        mask = ops.cast(is_token, ms.float32).expand_dims(2)  # (T, L, 1)
+        if self.pooling == "max":
+            return ops.ReduceMax()(sequence - MASKED_STATE * (1.0 - mask), 1)
+        return ops.reduce_sum(sequence * mask, 1) / ops.maximum(ops.reduce_sum(mask, 1), 1.0)
+
+    def directions(self, outputs: Tensors, texts: Tensors) -> Tensor:
+        """Return the vectors (B, 2, H), arguments as in `pool`."""
+        pooled = self.pool(outputs, texts)
+        squares = ops.reduce_sum(pooled * pooled, 1).expand_dims(1)
+        return (pooled / ops.sqrt(ops.maximum(squares, SMALLEST_SQUARE))).reshape((-1, 2, pooled.shape[1]))
+
+    def answer(self, texts: Tensors, further: Tensors) -> Tensor:
+        directions = self.directions(self.encode(texts, further), self.backbone_texts(texts))
+        return directions.reshape((directions.shape[0], -1))
 
 
 class TokenClassificationScores(ScoresNetwork):
@@ -272,8 +301,7 @@ class PackedNetwork(nn.Cell):
 
     def construct(self, *inputs: Tensor) -> Any:
         further = (*inputs[self.text_inputs :], self.no_dropout)
-        states = self.scores.encode(inputs[: self.text_inputs], further)
-        return self.scores.head(*states, *further)
+        return self.scores.answer(inputs[: self.text_inputs], further)
 
 
 def packed_where_possible(network: AnsweringNetwork) -> nn.Cell:

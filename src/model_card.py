@@ -36,6 +36,7 @@ LIMITS = "- Longer texts are cut, or read in windows.\n- It repeats the prejudic
 HUB_TASKS = dict.fromkeys(("classification", "regression", "multi_label"), "text-classification")
 HUB_TASKS |= dict.fromkeys(("squad_v1", "squad_v2"), "question-answering")
 HUB_TASKS |= {"token_classification": "token-classification", "multiple_choice": "multiple-choice"}
+HUB_TASKS["embedding_pairs"] = "sentence-similarity"
 HUB_METRICS = {"mcc": "matthews_correlation", "spearman_correlation": "spearmanr", "pearson_correlation": "pearsonr"}
 
 

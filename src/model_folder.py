@@ -43,6 +43,7 @@ from src.finetune_eval_model import AnsweringNetwork, packed_where_possible
 from src.inference.predictor import AnswerSettings, Predictor
 from src.nn.native_operations import without_cpp
 from src.tasks import HEADS, TASKS, parse_task_info
+from src.tasks.fill_mask import EMBEDDINGS, EmbeddingsInfo
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer, build_tokenizer
 
@@ -187,7 +188,8 @@ class ModelFolder:
         """
         task_info = self.task_info or TaskInfo(task="fill_mask")
         if embeddings:
-            task_info = TaskInfo(task="embeddings")
+            trained_info = task_info if isinstance(task_info, EmbeddingsInfo) else EmbeddingsInfo(task=EMBEDDINGS.name)
+            task_info = trained_info.model_copy(update={"task": EMBEDDINGS.name})
         return task_info.fitted(self.architecture)
 
     def network(self, embeddings: bool = False, portable: bool = False) -> AnsweringNetwork:
@@ -212,7 +214,8 @@ class ModelFolder:
                 f"{self.loaded.path} has no head, not even one to fill in masks: use embeddings (predict.py "
                 "--embeddings true, export.py --export_embeddings true), or fine-tune it"
             )
-        if embeddings and has_initial_pooler(self.architecture, self.weights):
+        is_trained = isinstance(self.task_info, EmbeddingsInfo)
+        if embeddings and not is_trained and has_initial_pooler(self.architecture, self.weights):
             logger.warning("the weights have an untrained pooler: use another pooling (mean, cls, max)")
         architecture = self.architecture
         if portable:

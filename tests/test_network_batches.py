@@ -78,6 +78,7 @@ RECORDS |= {
     task: [{"context": "Who was it? Ann Lee, of York." * length, "question": "who?"} for length in range(1, 5)]
     for task in ("squad_v1", "squad_v2")
 }
+RECORDS["embedding_pairs"] = [{"text_a": "good" * length, "text_b": "a"} for length in range(1, 9)]
 RECORDS["token_classification"] = [{"text": "ann lee of york" + " a" * length} for length in range(9)]
 
 

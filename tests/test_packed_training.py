@@ -9,6 +9,7 @@ from model_utils.native_code import find_compiler
 from src.albert_config import AlbertConfig
 from src.albert_for_finetune import (
     AlbertForMultipleChoice,
+    AlbertForPairScores,
     AlbertForQuestionAnswering,
     AlbertForSequenceClassification,
     AlbertForSpanSearch,
@@ -18,6 +19,7 @@ from src.albert_networks import ScoresNetwork, TrainingNetwork
 from src.data.packing import SIZE_STEP, Packing, deal_rows
 from src.finetune_eval_model import (
     MultipleChoiceScores,
+    PairVectors,
     QuestionAnsweringScores,
     SequenceClassificationScores,
     SpanSearchScores,
@@ -40,6 +42,8 @@ CASES: dict[str, tuple[type[TrainingNetwork], Make, int]] = {
     "spans": (AlbertForQuestionAnswering, QuestionAnsweringScores, 1),
     "span search": (AlbertForSpanSearch, lambda config: SpanSearchScores(config, 2, 2), 1),
     "multiple choice": (AlbertForMultipleChoice, lambda config: MultipleChoiceScores(config, 2), 2),
+    "pairs, mean": (AlbertForPairScores, lambda config: PairVectors(config, "mean"), 2),
+    "pairs, max": (AlbertForPairScores, lambda config: PairVectors(config, "max"), 2),
 }
 
 

@@ -49,6 +49,7 @@ RECORDS_WITH = {  # a record whose text holds a word
     "squad_v1": lambda word: {"context": "a b c d " * 15 + word, "question": "what"},  # several windows
     "squad_v2": lambda word: {"context": "a b c d " * 15 + word, "question": "what"},
     "token_classification": lambda word: {"text": "a b c d " * 15 + word},
+    "embedding_pairs": lambda word: {"text_a": "b", "text_b": word},
     "fill_mask": lambda word: {"text": f"a [MASK] {word}"},
 }
 

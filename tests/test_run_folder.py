@@ -17,6 +17,7 @@ from model_utils.errors import CheckpointError, ConfigError, UserError
 from model_utils.schema import Config, leaves_of, load_config
 from src.albert_config import AlbertConfig
 from src.tasks.classification_examples import ClassifierConfig
+from src.tasks.embedding_pairs import EmbeddingsConfig
 from src.tasks.multiple_choice import RaceConfig
 from src.tasks.question_answering import SquadConfig, SquadV2Config
 from src.tasks.token_classification import NerConfig
@@ -99,7 +100,9 @@ FREE_IN_FINETUNING = """
 """.split()
 
 
-@pytest.mark.parametrize("kind", [PretrainConfig, ClassifierConfig, RaceConfig, SquadConfig, SquadV2Config, NerConfig])
+@pytest.mark.parametrize(
+    "kind", [PretrainConfig, ClassifierConfig, RaceConfig, SquadConfig, SquadV2Config, NerConfig, EmbeddingsConfig]
+)
 def test_every_key_that_an_update_or_a_choice_depends_on_binds_a_run(kind: type[Config]) -> None:
     free = set(FREE + (FREE_IN_PRETRAINING if kind is PretrainConfig else FREE_IN_FINETUNING))
     lamb = ["--optimizer_cfg.optimizer", "Lamb", "--optimizer_cfg.Lamb.warmup_steps", "0"]

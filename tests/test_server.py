@@ -42,6 +42,7 @@ RECORDS = {
     "squad_v1": {"context": "To be or not", "question": "be?"},
     "squad_v2": {"context": "To be or not", "question": "be?"},
     "token_classification": {"text": "Anna flew to Lyon"},
+    "embedding_pairs": {"text_a": "good", "text_b": "evening"},
     "fill_mask": {"text": "[MASK] is [MASK]"},
     "embeddings": {"text_a": "a boat"},
 }

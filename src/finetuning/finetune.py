@@ -19,6 +19,7 @@ from model_utils.errors import CheckpointError, ConfigError, DivergedError
 from model_utils.files import write_json
 from model_utils.json_files import read_object
 from src.albert_config import check_memory
+from src.albert_model import initialise_weights
 from src.checkpoints.checkpoint_files import (
     ARCHITECTURE,
     check_network,
@@ -272,6 +273,18 @@ class Finetuning:
         selection = Selection(self.task.selection, self.config.early_stopping)
         return Evaluation(training, self.network, evaluate, steps, selection)
 
+    def measure_start(self) -> None:
+        """Fill the task's start_metrics if it has any. Collective."""
+        if not self.config.do_train or self.task.start_metrics != {}:
+            return
+        logger.info("evaluating the starting weights")
+        initialise_weights(self.scores, self.architecture.initializer_range, self.config.seed)
+        self.initialise(self.scores)
+        for split in self.data.evaluated_splits:
+            outputs = predict_rows(self.network, self.data.dataset(split), self.ranks)
+            result = self.task.evaluate(self.data.prepared(split), outputs, self.task.task_info)
+            self.task.start_metrics[split] = result.metrics
+
     def initialise(self, network: nn.Cell) -> None:
         """Load the pre-trained weights, if any; all seeds load the same, even if newer ones have been written since."""
         if self.start is not None:
@@ -312,6 +325,7 @@ class Finetuning:
                 self.check_finished(path)
                 logger.info(f"{path} holds this run, already finished: nothing to train")
             else:
+                self.measure_start()
                 trainer = self.build(folder)
                 trainer.fit()
                 evaluation = trainer.evaluation
@@ -327,6 +341,7 @@ class Finetuning:
             evaluation: evaluation of the training that wrote the weights; its result for them is reused.
             splits: (): those for do_eval and do_predict.
         """
+        self.measure_start()
         task_info = self.check_task(weights)
         contents = find_checkpoint(weights)
         check_network(contents, self.architecture)

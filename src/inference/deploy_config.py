@@ -9,7 +9,7 @@ from src.albert_config import LENGTH
 from src.inference.answer_tables import ENDINGS
 from src.inference.exported_model import ONNX_SUFFIX, SUFFIXES
 from src.tasks import TASKS
-from src.tasks.fill_mask import POOLER, POOLINGS
+from src.tasks.fill_mask import POOLINGS
 from src.training.pretrain_config import PretrainConfig
 from src.utils import parse_part
 
@@ -107,9 +107,10 @@ class PredictConfig(LayersConfig):
     null_threshold: float | None = NULL_THRESHOLD
     embeddings: bool = option(False, "return vectors of texts; not the task's answers")
     pooling: str = option(
-        POOLER,
-        "how states become a vector; the trained pooler, the first token's state (cls), mean or maximum of all",
-        choices=POOLINGS,
+        "",
+        "how states become a vector; the trained pooler, the first token's state (cls), mean or maximum of all; "
+        "empty: as in the training of vectors, else pooler",
+        choices=("", *POOLINGS),
     )
     normalise: bool = option(False, "scale vectors to length 1")
     search: str = option(

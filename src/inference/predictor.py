@@ -36,14 +36,14 @@ class AnswerSettings:
         top_k: fill_mask: tokens per mask; None: MaskAnswerer's default.
         text_columns: keys of the first and the second text in records (src/tasks/answerer.py); empty: as in training.
         null_threshold: SQuAD v2.0: highest no_answer_probability that still gives an answer; None: task_info's.
-        pooling, normalise: embeddings: as in EmbeddingsAnswerer.
+        pooling, normalise: embeddings: as in EmbeddingsAnswerer; pooling "": that of the training, else pooler.
     """
 
     batch_tokens: int = 0
     top_k: int | None = None
     text_columns: tuple[str, str] = ("", "")
     null_threshold: float | None = None
-    pooling: str = POOLER
+    pooling: str = ""
     normalise: bool = False
 
 
@@ -92,10 +92,10 @@ class Predictor:
         elif settings.top_k is not None:
             raise ConfigError(f"top_k is {settings.top_k}, but the model's task is {task}, not fill_mask")
         if isinstance(answerer, EmbeddingsAnswerer):
-            answerer.pooling = settings.pooling
+            answerer.pooling = settings.pooling or getattr(self.task_info, "pooling", "") or POOLER
             answerer.normalise = settings.normalise
             answerer.hidden_size = self.architecture.hidden_size
-        elif settings.pooling != POOLER or settings.normalise:
+        elif settings.pooling not in ("", POOLER) or settings.normalise:
             raise ConfigError(f"pooling and normalise apply to embeddings, but the model's task is {task}")
 
     def predict(self, records: Sequence[Record]) -> list[Record]:

@@ -11,7 +11,7 @@ from src.inference.file_answers import RECORDS_AT_ONCE, answered
 from src.inference.predictor import Predictor
 from src.inference.record_files import NumberedRecord
 from src.tasks.answerer import Record, shortest
-from src.tasks.fill_mask import EMBEDDINGS, SMALLEST_LENGTH
+from src.tasks.fill_mask import EMBEDDINGS, of_length_1
 
 logger = logging.getLogger(__name__)
 TOP_K = 5
@@ -52,7 +52,7 @@ class TextSearch:
                 vectors.append(np.array(answer["pooled"], np.float32))
         if not vectors:
             raise DataError("the collection to search holds no records")
-        self._vectors = _of_length_1(np.stack(vectors))
+        self._vectors = of_length_1(np.stack(vectors))
         logger.info(f"searching {len(vectors):,} records")
 
     def skip(self, records: Sequence[Record]) -> None:
@@ -68,15 +68,10 @@ class TextSearch:
         found = [answer for answer in answers if "pooled" in answer]
         if not found:
             return answers
-        queries = _of_length_1(np.array([answer.pop("pooled") for answer in found], np.float32))
+        queries = of_length_1(np.array([answer.pop("pooled") for answer in found], np.float32))
         for answer, query in zip(found, queries, strict=True):
             scores = self._vectors @ query
             best = np.argsort(-scores, kind="stable")[: self.top_k]
             matches = zip(shortest(scores[best]), best, strict=True)
             answer["matches"] = [{"score": score, **self._records[row]} for score, row in matches]
         return answers
-
-
-def _of_length_1(vectors: np.ndarray) -> np.ndarray:
-    """Return vectors (N, H) divided by their lengths."""
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), SMALLEST_LENGTH)

@@ -8,6 +8,7 @@ from pydantic import create_model
 from model_utils.errors import DataError, shorten
 from model_utils.json_files import Schema, validated
 from src.tasks.classification import CLASSIFICATION, REGRESSION
+from src.tasks.embedding_pairs import EMBEDDING_PAIRS
 from src.tasks.fill_mask import EMBEDDINGS, FILL_MASK
 from src.tasks.multi_label import MULTI_LABEL
 from src.tasks.multiple_choice import MULTIPLE_CHOICE
@@ -24,6 +25,7 @@ _SPECS = (
     SQUAD_V1,
     SQUAD_V2,
     TOKEN_CLASSIFICATION,
+    EMBEDDING_PAIRS,
     FILL_MASK,
     EMBEDDINGS,
 )

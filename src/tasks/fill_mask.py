@@ -1,13 +1,14 @@
 """Tasks of pre-trained weights without fine-tuning: fill in [MASK], and turn a text into a vector."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import BaseModel, Field
 from scipy.special import softmax
 
 from model_utils.errors import DataError
+from model_utils.json_files import matching
 from src.data.feature_cache import Features
 from src.data.feature_files import Column, Ragged
 from src.data.features import token_columns
@@ -16,6 +17,7 @@ from src.finetune_eval_model import EncoderOutputs, FillMaskScores
 from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, shortest
 from src.tasks.classification import ClassificationAnswerer
 from src.tasks.spec import RecordField, TaskSpec
+from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
 
 MASK = "[MASK]"
@@ -109,6 +111,13 @@ class MaskAnswerer(Answerer):
         return answers
 
 
+class EmbeddingsInfo(TaskInfo):
+    """Settings with `pooling`: that of the training; empty: none was trained."""
+
+    optional: ClassVar[frozenset[str]] = TaskInfo.optional | {"pooling"}
+    pooling: Annotated[str, matching("|".join(("", *POOLINGS)), ", ".join(POOLINGS))] = ""
+
+
 class EmbeddingsAnswerer(ClassificationAnswerer):
     """Answerer: text_a -> pooled, a vector (H,).
 
@@ -119,7 +128,7 @@ class EmbeddingsAnswerer(ClassificationAnswerer):
         hidden_size: H.
     """
 
-    texts = ("text_a",)
+    texts: tuple[str, ...] = ("text_a",)
     pooling = POOLER
     normalise = False
     hidden_size = 0
@@ -135,10 +144,17 @@ class EmbeddingsAnswerer(ClassificationAnswerer):
         return 0 if self.pooling == POOLER else self.length * self.hidden_size
 
     def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
+        return [{"pooled": row} for row in shortest(self.vectors(outputs))]
+
+    def vectors(self, outputs: Outputs) -> np.ndarray:
+        """Return the vectors (rows, H) of all rows."""
         vectors = outputs["pooled_output"] if self.pooling == POOLER else pool(outputs["sequence_output"], self.pooling)
-        if self.normalise:
-            vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), SMALLEST_LENGTH)
-        return [{"pooled": row} for row in shortest(vectors)]
+        return of_length_1(vectors) if self.normalise else vectors
+
+
+def of_length_1(vectors: np.ndarray) -> np.ndarray:
+    """Return vectors (rows, H) divided by their lengths."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), SMALLEST_LENGTH)
 
 
 def pool(states: Ragged, pooling: str) -> np.ndarray:
@@ -179,5 +195,6 @@ EMBEDDINGS = TaskSpec(
     EmbeddingsAnswerer,
     {"text_a": RecordField()},
     EmbeddingAnswer,
+    info=EmbeddingsInfo,
     needed=("albert.",),
 )

@@ -133,6 +133,7 @@ class Task(ABC):
         dev_splits, test_splits: names; the first development split selects the checkpoint.
         pairs: True if rows are two texts with segment ids 0 and 1.
         needs_examples: True if evaluation and baseline read the examples, even with ready features.
+        start_metrics: metrics of the starting weights by split, measured before a training that finds it {}.
 
     Args:
         trained_info: task.json of the weights to evaluate; None when training.
@@ -146,6 +147,7 @@ class Task(ABC):
     test_splits: tuple[str, ...] = ("test",)
     pairs: bool = True
     needs_examples: bool = False
+    start_metrics: dict[str, dict[str, float]] | None = None
 
     def __init__(self, config: FinetuneConfig, tokenizer: FullTokenizer, trained_info: TaskInfo | None = None) -> None:
         self.config = config
@@ -189,4 +191,4 @@ class Task(ABC):
 
     @abstractmethod
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
-        """Return the development metrics of a constant answer, derived from the training labels alone."""
+        """Return the development metrics of a constant answer, derived from the training labels, or start_metrics."""

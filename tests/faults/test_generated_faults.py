@@ -292,6 +292,8 @@ class Zeros:
         starts, ends = self.task_info.searched_starts, getattr(self.task_info, "end_n_top", 0)
         shapes = {
             "logits": (rows, {"multiple_choice": 4}.get(task, labels)),
+            "sequence_output": (rows, length, ARCHITECTURE.hidden_size),
+            "pooled_output": (rows, ARCHITECTURE.hidden_size),
             "mlm_logits": (rows, further, ARCHITECTURE.vocab_size),
             "start_logits": (rows, length),
             "end_logits": (rows, length),

@@ -12,6 +12,7 @@ RECORDS: dict[str, Callable[[str], dict[str, Any]]] = {
     "squad_v1": lambda text: {"context": text, "question": "who is it?"},
     "squad_v2": lambda text: {"context": text, "question": "who?"},
     "token_classification": lambda text: {"text": text},
+    "embedding_pairs": lambda text: {"text_a": text, "text_b": "another one"},
     "fill_mask": lambda text: {"text": f"[MASK] {text[:12]} [MASK]"},
     "embeddings": lambda text: {"text_a": text},
 }

@@ -65,6 +65,7 @@ SCRIPTS: dict[str, tuple[tuple[str, ...], Callable[[Record], Record]]] = {
     "squad_v1": ((), lambda record: find_span(record) | {"no_answer_probability": None}),
     "squad_v2": ((), find_span),
     "token_classification": (("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-ORG", "I-ORG"), find_names),
+    "embedding_pairs": ((), lambda record: {"score": 0.25}),
     "fill_mask": ((), fill_masks),
     "embeddings": ((), lambda record: {"pooled": [i / 32 - 1 for i in range(64)]}),
 }

@@ -24,6 +24,7 @@ TASK_INFOS: dict[str, dict[str, Any]] = {
     "squad_v1": {"labels": []},
     "squad_v2": {"labels": [], "start_n_top": 3, "end_n_top": 4, "null_threshold": 0.5},
     "token_classification": {"labels": TAGS},
+    "embedding_pairs": {"labels": [], "pooling": "mean"},
     "fill_mask": {"labels": []},
 }
 ARCHITECTURE = AlbertConfig(

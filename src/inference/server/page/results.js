@@ -150,5 +150,6 @@ export const results = {
   squad_v2: questionAnswering,
   token_classification: tokenClassification,
   fill_mask: fillMask,
+  embedding_pairs: regression,
   embeddings,
 };

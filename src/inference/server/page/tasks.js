@@ -52,6 +52,7 @@ const tasks = {
       { text: "Airbus opened a second hall in Hamburg, and Anna Keller came from Toulouse to lead it." },
     ],
   },
+  embedding_pairs: { fields: bothTexts, examples: similarity },
   fill_mask: {
     fields: [text],
     examples: [

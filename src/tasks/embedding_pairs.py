@@ -1,0 +1,260 @@
+"""Vectors of texts, learnt from pairs with scores, from pairs that belong together, or from texts alone."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from mindspore import nn
+
+from model_utils.errors import ConfigError, DataError
+from model_utils.schema import ANY, SAME_PLACE, option
+from src.albert_config import AlbertConfig
+from src.albert_for_finetune import AlbertForPairs, AlbertForPairScores
+from src.assessment_method import assess
+from src.create_finetune_data import ClassificationSplit, Example, TextColumns, find_splits, read_examples, score_of
+from src.data.feature_cache import TRAIN, Features
+from src.data.feature_files import Ragged
+from src.data.features import LABELS, WINDOWS, labelled_features, sample, split_off, token_columns
+from src.finetune_eval_model import EncoderOutputs, PairVectors
+from src.tasks.answerer import Outputs, Record, shortest
+from src.tasks.classification import RegressionAnswer, write_text_predictions
+from src.tasks.fill_mask import POOLINGS, EmbeddingsAnswerer, EmbeddingsInfo, of_length_1
+from src.tasks.finetune_config import READY_KEYS, FinetuneConfig
+from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Task, TaskSpec
+from src.tasks.task_info import NO_DEV_SPLIT, TaskInfo, choose_dev_split
+from src.text.text_tables import read_table
+from src.tokenization import FullTokenizer
+
+logger = logging.getLogger(__name__)
+QUERIES_AT_ONCE = 1024  # whose cosines with all second texts are in memory together
+
+
+class EmbeddingsConfig(FinetuneConfig):
+    """Configuration of python run_embeddings.py, which fine-tunes vectors of texts."""
+
+    config_file = "task_embeddings_config.yaml"
+
+    data_dir: str = option("", "folder with train.*, dev.* and test.*", on_resume=SAME_PLACE)
+    train_file: str = option("", "training file; a table; empty: train.* in data_dir", on_resume=SAME_PLACE)
+    dev_file: str = option("", "development file; empty: dev.* in data_dir, or by dev_ratio", on_resume=SAME_PLACE)
+    test_file: str = option("", "test file; with or without scores", needs=("do_predict", True), on_resume=ANY)
+    dev_ratio: float = option(0.1, "share split off for development", above=0, below=1)
+    text_a_column: str = option("text_a", "column of the first text; name, or number from 1")
+    text_b_column: str = option("", "column of the second text; empty: text_b, if there is one, else texts alone")
+    label_column: str = option("", "column of the score; empty: label or score, if there is one, else without scores")
+    pooling: str = option(
+        "", "how states become a vector; empty: mean, or that of the weights to evaluate", choices=("", *POOLINGS)
+    )
+
+    def check_together(self) -> None:
+        super().check_together()
+        self.refuse(READY_KEYS, "run_embeddings.py reads tables")
+
+
+class EmbeddingTask(Task):
+    """Task whose loss and metrics follow from the columns of the files.
+
+    Attributes:
+        columns: of the files that are read, by split; text_b is empty for texts alone, label for pairs without scores.
+        score_range: lowest and highest training score, which become 0 and 1.
+    """
+
+    kind = "embedding_pairs"
+    pairs = False
+    config: EmbeddingsConfig
+
+    def __init__(
+        self, config: EmbeddingsConfig, tokenizer: FullTokenizer, trained_info: TaskInfo | None = None
+    ) -> None:
+        super().__init__(config, tokenizer, trained_info)
+        self.start_metrics = {}
+        named_files = {TRAIN: config.train_file, "dev": config.dev_file, "test": config.test_file}
+        self.files = find_splits(config.data_dir, named_files)
+        dev_source = "dev" if "dev" in self.files else TRAIN
+        evaluated = [split for split, used in ((dev_source, config.do_eval), ("test", config.do_predict)) if used]
+        self.columns = {split: self._columns(split) for split in evaluated}
+        if config.do_train:
+            self.columns[TRAIN] = self._columns(TRAIN)
+        for split in evaluated:
+            if not self.columns[split].text_b:
+                found = f"{self.files[split]} has texts alone, which do not show how good vectors are"
+                raise ConfigError(f"{found}: give a dev_file or test_file of pairs, or leave out do_eval or do_predict")
+        self.dev_split = None
+        if TRAIN in evaluated:
+            texts = ([example.text_a, example.text_b] for example in self._read(TRAIN))
+            self.dev_split = choose_dev_split(config.dev_ratio, config.seed, trained_info, self.files[TRAIN], texts)
+        elif config.do_train:
+            config.refuse(["dev_ratio"], NO_DEV_SPLIT)
+        self.selection = "spearman_correlation" if config.do_eval and self.columns[dev_source].label else "mrr"
+        self.score_range = self._check_training() if config.do_train else None
+        losses = AlbertForPairScores if self.score_range else AlbertForPairs
+        self.spec = replace(EMBEDDING_PAIRS, scores=self._scores, texts_per_row=2, losses=losses)
+        text_columns = {}
+        if config.do_train:
+            table = read_table(self.files[TRAIN])
+            text_columns = {key: table.name_of(column) for key, column in self.columns[TRAIN].texts().items()}
+        self.task_info = EmbeddingsInfo(
+            task=self.spec.name,
+            max_seq_length=config.max_seq_length,
+            text_columns=text_columns,
+            dev_split=self.dev_split,
+            pooling=config.pooling or getattr(trained_info, "pooling", "") or "mean",
+        )
+
+    def _columns(self, split: str) -> TextColumns:
+        if split not in self.files:
+            raise DataError(f"there are no {split} examples: give {split}_file, or put {split}.* into data_dir")
+        config = self.config
+        table = read_table(self.files[split])
+        text_b = config.text_b_column or ("text_b" if table.has("text_b") else "")
+        label = config.label_column or next((name for name in ("label", "score") if table.has(name)), "")
+        if config.label_column and not text_b:
+            raise ConfigError(f"label_column is {label}, but {self.files[split]} has no text_b: set text_b_column")
+        is_unlabelled = not text_b or (split == "test" and not table.has(label))
+        return TextColumns(config.text_a_column, text_b, "" if is_unlabelled else label)
+
+    def _read(self, split: str) -> list[Example]:
+        """Return all examples of a file, texts alone as pairs with themselves; raise DataError for an empty text."""
+        columns = self.columns[split]
+        examples = read_examples(self.files[split], columns, bool(columns.label) and split != "test")
+        for example in examples:
+            if split != "test" and "" in (example.text_a, example.text_b)[: len(columns.texts())]:
+                raise DataError(f"{example.location} has an empty text: fill it or remove the row")
+        if not columns.text_b:
+            examples = [replace(example, text_b=example.text_a) for example in examples]
+        return examples if columns.label else [replace(example, label=None) for example in examples]
+
+    def _check_training(self) -> tuple[float, float] | None:
+        """Return score_range, None without scores; raise DataError or ConfigError if nothing can be learnt."""
+        columns = self.columns[TRAIN]
+        file = self.files[TRAIN]
+        if not columns.label:
+            learnt = "pairs without scores" if columns.text_b else "texts alone, each a pair with itself under dropout"
+            logger.info(f"{file}: {learnt}; the negatives are the other rows of a batch")
+            if self.config.train_batch_size == 1:
+                raise ConfigError(
+                    "train_batch_size is 1, but what has no scores is learnt from negatives: set 2 or more"
+                )
+            return None
+        scores = [score_of(example) for example in self._read(TRAIN)]
+        lowest, highest = min(scores), max(scores)
+        if lowest == highest:
+            found = f"{file} has the score {lowest:g} in every row of column {columns.label!r}"
+            raise DataError(f"{found}: remove the column to learn that the pairs belong together")
+        logger.info(f"{file}: pairs with scores; cosines learn {lowest:g} as 0 and {highest:g} as 1")
+        return lowest, highest
+
+    def _scores(self, architecture: AlbertConfig, task_info: EmbeddingsInfo) -> nn.Cell:
+        """Return the network; raise ConfigError if it is to learn from texts alone without dropout."""
+        has_dropout = architecture.hidden_dropout_prob or architecture.attention_probs_dropout_prob
+        if self.config.do_train and not self.columns[TRAIN].text_b and not has_dropout:
+            raise ConfigError(
+                f"{self.files[TRAIN]} has texts alone, which are pairs by dropout, but the model has none: set "
+                "albert_cfg.hidden_dropout_prob and albert_cfg.attention_probs_dropout_prob to 0.1"
+            )
+        return PairVectors(architecture, task_info.pooling)
+
+    def split(self, name: str) -> "PairSplit":
+        config = self.config
+        if self.dev_split and name != "test":
+            parts = split_off(self._read(TRAIN), self.dev_split.ratio, self.dev_split.seed)
+            examples = parts[name == "dev"]
+        else:
+            examples = self._read(name)
+        examples = sample(examples, config.max_samples(name), config.seed)
+        lowest, highest = self.score_range or (0.0, 1.0)
+        scaled = [str((score_of(pair) - lowest) / (highest - lowest)) if pair.label else None for pair in examples]
+        examples = [replace(pair, label=label) for pair, label in zip(examples, scaled, strict=True)]
+        return PairSplit(name, examples, None, self.tokenizer, config.max_seq_length)
+
+    def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
+        split = prepared.split
+        first, second = np.split(outputs["vectors"], 2, axis=1)
+        columns: dict[str, Any] = {"prediction": (first * second).sum(1)}
+        metrics: dict[str, float] = {}
+        if "label_ids" in prepared.records.columns:
+            columns["label"] = prepared.records.array(LABELS)
+            metrics = assess("spearman_correlation", columns["prediction"], columns["label"])
+        elif split.name == "dev" or not any(used.label for used in self.columns.values()):
+            metrics = retrieval_metrics(first, second)
+        return EvaluationResult(metrics, partial(write_text_predictions, split=split, columns=columns))
+
+    def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
+        return (self.start_metrics or {}).get(dev.split.name, {})
+
+
+def retrieval_metrics(first: np.ndarray, second: np.ndarray) -> dict[str, float]:
+    """Return how well first texts find their own second texts among all, given vectors (rows, H) of length 1.
+
+    mrr is the mean reciprocal rank, accuracy_at_1 the share of rank 1; half of the equally near texts come before.
+    """
+    ranks = []
+    for start in range(0, len(first), QUERIES_AT_ONCE):
+        cosines = first[start : start + QUERIES_AT_ONCE] @ second.T
+        own = np.diagonal(cosines, start)[:, None]
+        ranks.append(0.5 + (cosines > own).sum(1) + (cosines == own).sum(1) / 2)
+    rank = np.concatenate(ranks)
+    return {"mrr": float((1 / rank).mean()), "accuracy_at_1": float((rank == 1).mean())}
+
+
+class PairSplit(ClassificationSplit):
+    """Pairs of a split."""
+
+    def features(self) -> Features:
+        """Return one row per pair, in order; as ClassificationSplit.features, but with the two texts interleaved."""
+        texts = [replace(pair, text_a=text, text_b="") for pair in self.examples for text in (pair.text_a, pair.text_b)]
+        apart = ClassificationSplit(self.name, texts, None, self.tokenizer, self.max_seq_length).features()
+        counts = apart.values["input_ids"].counts
+        widths = 2 * counts.reshape(-1, 2).max(1)
+        begins = np.add.outer(np.cumsum(widths) - widths, np.arange(2)).ravel()  # entries of the texts' first tokens
+        entries = np.repeat(begins - 2 * (np.cumsum(counts) - counts), counts) + 2 * np.arange(counts.sum())
+        columns = token_columns(self.tokenizer, 2 * self.max_seq_length)
+        values = {name: Ragged(np.full(widths.sum(), columns[name].padding, np.int32), widths) for name in columns}
+        for name in columns:
+            values[name].values[entries] = apart.values[name].values
+        if LABELS not in apart.arrays:
+            return Features(columns, values)
+        return labelled_features(columns, values, apart.arrays[LABELS][::2])
+
+
+class PairAnswerer(EmbeddingsAnswerer):
+    """Answerer: text_a, text_b -> score, the cosine of their vectors."""
+
+    texts: tuple[str, ...] = ("text_a", "text_b")
+
+    def read(self, record: Record) -> tuple[str, str]:
+        text_a = self.text(record, "text_a")
+        try:
+            return text_a, self.text(record, "text_b")
+        except DataError as error:
+            raise DataError(f"{error}; for the vector of a single text set embeddings to true") from None
+
+    def outputs_of(self, item: tuple[str, str]) -> int:
+        return 2 * super().outputs_of(item)
+
+    def features(self, items: Sequence[tuple[str, str]]) -> Features:
+        """Return two rows per item."""
+        features = super().features([(text, "") for item in items for text in item])
+        truncated = features.arrays["truncated"].reshape(-1, 2).any(1)
+        return replace(features, arrays={"truncated": truncated, WINDOWS: np.repeat(np.arange(len(items)), 2)})
+
+    def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
+        vectors = of_length_1(self.vectors(outputs))
+        return [{"score": score} for score in shortest((vectors[::2] * vectors[1::2]).sum(1))]
+
+
+EMBEDDING_PAIRS = TaskSpec(
+    "embedding_pairs",
+    lambda architecture, _: EncoderOutputs(architecture),
+    PairAnswerer,
+    {"text_a": RecordField(), "text_b": RecordField()},
+    RegressionAnswer,
+    Head("", 0, (), lambda *_: {}),  # no weights beside the backbone's
+    EmbeddingsInfo,
+    needed=("albert.",),
+    losses=AlbertForPairScores,
+    config=EmbeddingsConfig,
+)
