@@ -14,6 +14,7 @@ from src.finetuning.task_data import TaskData
 from src.inference.predictor import Predictor
 from src.tasks import TASKS
 from src.tasks.classification_examples import ClassifierConfig
+from src.tasks.embedding_pairs import EmbeddingsConfig, EmbeddingTask
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.multi_label import make_classifier
 from src.tasks.multiple_choice import RaceConfig, RaceTask
@@ -30,6 +31,7 @@ TASK_MAKERS: dict[type[FinetuneConfig], MakeTask] = {
     SquadConfig: SquadTask,
     SquadV2Config: SquadV2Task,
     NerConfig: NerTask,
+    EmbeddingsConfig: EmbeddingTask,
 }
 
 
