@@ -1,6 +1,6 @@
 """The layers that GPUs and Ascend have, run by the CPU's kernels: they compute the same, in few operations."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import mindspore as ms
 import numpy as np
@@ -19,7 +19,7 @@ from src.finetune_eval_model import (
     SpanSearchScores,
     TokenClassificationScores,
 )
-from tests.helpers.final_graph import FinalGraph
+from tests.helpers.final_graph import FinalGraphs
 from tests.helpers.tiny_model import KEY, TINY, assert_same_gradients, batch
 
 
@@ -72,18 +72,21 @@ def test_answers_are_those_on_a_cpu(make: Callable[[AlbertConfig], ScoresNetwork
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
-def operations_of_a_layer(dropout: float) -> dict[str, int]:
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Contender]:
+    with Contender(FinalGraphs, tmp_path_factory.mktemp("graphs")) as graphs:
+        yield graphs
+
+
+def operations_of_a_layer(graphs: Contender, dropout: float) -> dict[str, int]:
     """Return what a third layer adds, forward and backward: the number of operations by name."""
-    counts = []
-    for layers in (2, 3):
-        with Contender(FinalGraph, layers, dropout) as graph:
-            counts.append(graph.call("operations"))
+    counts = [graphs.call("operations", layers, dropout) for layers in (2, 3)]
     return {name: number - counts[0].get(name, 0) for name, number in counts[1].items()}
 
 
-def test_a_layer_has_few_operations() -> None:
+def test_a_layer_has_few_operations(graphs: Contender) -> None:
     """More would be a step back: at 96 x 128 each is a kernel that reads and writes memory."""
-    added = operations_of_a_layer(0.0)
+    added = operations_of_a_layer(graphs, 0.0)
     assert sum(added.values()) <= 82
     assert added["LayerNorm"] == added["LayerNormGrad"] == 2 and added["GeLU"] == added["Softmax"] == 1
     assert added["MatMul"] == 3 * 6 + 6 + 1  # of six dense layers, their biases' gradients, and softmax's
@@ -91,8 +94,8 @@ def test_a_layer_has_few_operations() -> None:
     assert not {name for name in slow if added.get(name)}
 
 
-def test_dropout_has_few_operations_and_spreads_numbers_once_for_all_layers() -> None:
-    added = operations_of_a_layer(0.1)
+def test_dropout_has_few_operations_and_spreads_numbers_once_for_all_layers(graphs: Contender) -> None:
+    added = operations_of_a_layer(graphs, 0.1)
     assert sum(added.values()) <= 173
     assert added["BroadcastTo"] == 3  # the key's 16 numbers, for each of three masks
     assert added["Floor"] == 6 and added["Select"] == 3 and not added.get("Concat")

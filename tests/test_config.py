@@ -406,10 +406,7 @@ def test_a_key_without_the_key_that_it_needs_is_refused(
         (["--warmup_ratio=0.1"], "warmup_ratio is 0.1 and optimizer_cfg.AdamWeightDecay.warmup_steps is 200: one of"),
         (["--albert_cfg.hidden_size=101"], "hidden_size is 101 and num_attention_heads is 4"),
         (["--albert_cfg.num_hidden_groups=13"], "num_hidden_groups is 13, allowed are 1 to 4"),
-        (
-            ["--albert_cfg.share_parameters=none", "--albert_cfg.num_hidden_groups=2"],
-            "num_hidden_groups is 2",
-        ),
+        (["--albert_cfg.share_parameters=none", "--albert_cfg.num_hidden_groups=2"], "num_hidden_groups is 2"),
         (
             ["--albert_cfg.max_relative_position=9", "--albert_network=albert_base"],
             "while use_relative_positions is false",

@@ -396,10 +396,7 @@ DAMAGES = {
         lambda folder: state(folder, id2label={"0": "a", "1": "b"}),
         "the head has 3 outputs, the labels are a, b",
     ),
-    "bad labels": (
-        lambda folder: state(folder, id2label={"a": "b"}),
-        r"id2label\.a.* allowed is a number from 0",
-    ),
+    "bad labels": (lambda folder: state(folder, id2label={"a": "b"}), r"id2label\.a.* allowed is a number from 0"),
     "no length": (
         lambda folder: state(folder, albert_mindspore={"max_seq_length": "long"}),
         r"config\.json: max_seq_length is 'long', allowed is a valid integer",

@@ -12,13 +12,7 @@ from model_utils.errors import DataError
 from src.conversion.tokenizer_json import build_tokenizer_json, extract_vocabulary, lower_cases
 from src.model_folder import load_tokenizer
 from src.tokenization import FullTokenizer
-from tests.helpers.conversions import (
-    PRE_TRAINING,
-    SMALL,
-    convert,
-    random_values,
-    write_hugging_face,
-)
+from tests.helpers.conversions import PRE_TRAINING, SMALL, convert, random_values, write_hugging_face
 from tests.helpers.small_text import train_model, write_text
 
 
@@ -175,10 +169,7 @@ def test_files_that_are_no_tokenizer(tmp_path: Path, content: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "found"),
     [
-        (
-            {"tokenizer_class": "BertJapaneseTokenizer", "do_lower_case": False},
-            "is 'BertJapaneseTokenizer', allowed",
-        ),
+        ({"tokenizer_class": "BertJapaneseTokenizer", "do_lower_case": False}, "is 'BertJapaneseTokenizer', allowed"),
         ({"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": False}, "do_lower_case is False, but .* True"),
     ],
 )

@@ -240,10 +240,7 @@ def test_a_long_context_becomes_windows(tokenizer):
 
 def test_a_long_question_is_cut_and_leaves_room(tokenizer):
     features = SquadSplit("train", [letters(6, (0, 1), "c d e f")], tokenizer, 9, 3, 3).features()
-    assert rows_of(features, "input_ids") == [
-        [CLS, C, D, E, SEP, A, B, C, SEP],
-        [CLS, C, D, E, SEP, D, E, F, SEP],
-    ]
+    assert rows_of(features, "input_ids") == [[CLS, C, D, E, SEP, A, B, C, SEP], [CLS, C, D, E, SEP, D, E, F, SEP]]
     assert targets_of(features) == [(5, 5, 0), (0, 0, 1)]
 
 

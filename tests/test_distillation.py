@@ -1,6 +1,5 @@
 """Pre-training with a teacher: what it reads, the distance to its states, runs that are killed, what is refused."""
 
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ from src.model_folder import ModelFolder
 from src.pretraining.distillation import AlbertForDistillation, StatesTeacher, match_layers
 from src.tokenization import build_tokenizer
 from tests.helpers.google_figures import get_parameters, set_parameters
-from tests.helpers.pretraining_run import config_of, log, start, write_pretraining_data
+from tests.helpers.kills import kill_at
+from tests.helpers.pretraining_run import config_of, log, write_pretraining_data
 from tests.helpers.tiny_model import KEY, TINY, batch
 
 LARGE = TINY.replace(hidden_size=24, num_hidden_layers=6, initializer_range=0.3)
@@ -132,7 +132,9 @@ def teacher(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def test_a_run_with_a_teacher_goes_on_after_a_kill(data: Path, teacher: Path, tmp_path: Path) -> None:
+def test_a_run_with_a_teacher_goes_on_after_a_kill(
+    data: Path, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
     settings: dict[str, Any] = {
         "teacher": teacher,
         "train_steps": 40,
@@ -141,12 +143,12 @@ def test_a_run_with_a_teacher_goes_on_after_a_kill(data: Path, teacher: Path, tm
         "eval_data_dir": "",
         "albert_cfg.hidden_size": 16,
     }
-    code, output = start(data, tmp_path / "undisturbed", **settings)
-    assert code == 0, output
-    code, output = start(data, tmp_path / "killed", signal.SIGKILL, after_step=20, **settings)
-    assert code == -signal.SIGKILL, output
-    code, output = start(data, tmp_path / "killed", **settings)
-    assert code == 0, output
+    run_pretrain.main(config_of(data, tmp_path / "undisturbed", **settings))
+    kill_at(monkeypatch, 25)
+    with pytest.raises(KeyboardInterrupt):
+        run_pretrain.main(config_of(data, tmp_path / "killed", **settings))
+    run_pretrain.main(config_of(data, tmp_path / "killed", **settings))
+    assert "resuming after step 20" in capsys.readouterr().out
     records = log(tmp_path / "undisturbed")
     assert log(tmp_path / "killed") == records
     assert records[-1]["teacher_loss"] < 0.9 * records[0]["teacher_loss"]
@@ -158,10 +160,7 @@ def test_a_run_with_a_teacher_goes_on_after_a_kill(data: Path, teacher: Path, tm
 
 @pytest.mark.parametrize(
     ("changes", "key"),
-    [
-        ({"teacher_loss_weight": 5.0}, "teacher_loss_weight"),
-        ({"albert_cfg.recompute": "true"}, "recompute"),
-    ],
+    [({"teacher_loss_weight": 5.0}, "teacher_loss_weight"), ({"albert_cfg.recompute": "true"}, "recompute")],
 )
 def test_keys_that_contradict_each_other_are_refused(
     data: Path, teacher: Path, tmp_path: Path, changes: dict[str, Any], key: str

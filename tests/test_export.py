@@ -32,7 +32,7 @@ from tests.helpers.answers import assert_close
 from tests.helpers.exported_records import RECORDS, TEXTS
 from tests.helpers.folder_state import folder_state
 from tests.helpers.small_disk import no_file_beyond
-from tests.helpers.trained_folders import ARCHITECTURE, TASK_INFOS, make_folder
+from tests.helpers.trained_folders import ARCHITECTURE, ONE_LAYER, TASK_INFOS, make_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -77,7 +77,7 @@ def copy(mindir: Path, tmp_path: Path) -> Path:
 def test_the_mindir_answers_as_the_checkpoint(task: str, tmp_path: Path) -> None:
     """Answers are in the promised form, the same from both, and do not depend on the other rows of a batch."""
     is_embeddings = task == "embeddings"
-    folder = make_folder(tmp_path / "run", "classification" if is_embeddings else task)
+    folder = make_folder(tmp_path / "run", "classification" if is_embeddings else task, ONE_LAYER)
     before = folder_state(folder)
     model = portable_model(folder, is_embeddings)
     file = exported(model, tmp_path / "out" / task)

@@ -10,13 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from model_utils.files import (
-    NAME_BYTES,
-    new_folder,
-    open_atomically,
-    write_atomically,
-    write_json,
-)
+from model_utils.files import NAME_BYTES, new_folder, open_atomically, write_atomically, write_json
 from tests.helpers.small_disk import no_file_beyond
 
 ROOT = Path(__file__).parents[1]

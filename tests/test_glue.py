@@ -36,11 +36,7 @@ PUBLISHED = [
     ("STS-B/dev", f"{STSB_HEADER}\tscore\n{STSB_ROW}\t4.750\n", [(2, "A man.", "A boy.", "4.750")]),
     ("STS-B/test", f"{STSB_HEADER}\n{STSB_ROW}\n", [(2, "A man.", "A boy.", None)]),
     ("MNLI/train", f"{NLI_HEADER}\tlabel1\tgold_label\n{NLI_ROW}\tentailment\tneutral\n", [(2, "a", "b", "neutral")]),
-    (
-        "MNLI/dev_mismatched",
-        f"{NLI_HEADER}{FIVE_LABELS}\n{NLI_ROW}{FIVE_ANSWERS}\n",
-        [(2, "a", "b", "neutral")],
-    ),
+    ("MNLI/dev_mismatched", f"{NLI_HEADER}{FIVE_LABELS}\n{NLI_ROW}{FIVE_ANSWERS}\n", [(2, "a", "b", "neutral")]),
     ("MNLI/test_matched", f"{NLI_HEADER}\n{NLI_ROW}\n", [(2, "a", "b", None)]),
     ("QNLI/train", "index\tquestion\tsentence\tlabel\n0\tWho?\tHe.\tyes\n", [(2, "Who?", "He.", "yes")]),
     ("RTE/test", f"{PAIR_HEADER}\n0\tA.\tB.\n", [(2, "A.", "B.", None)]),

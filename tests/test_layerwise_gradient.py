@@ -44,10 +44,7 @@ CASES: dict[str, tuple[dict, Callable[[AlbertConfig], TrainingNetwork]]] = {
         lambda config: AlbertForMultipleChoice(MultipleChoiceScores(config, 2)),
     ),
     "composed layers": ({"backend": Backend.COMPOSED}, AlbertForPreTraining),
-    "layers for a GPU, float16": (
-        {"compute_type": "float16", "backend": Backend.ACCELERATOR},
-        AlbertForPreTraining,
-    ),
+    "layers for a GPU, float16": ({"compute_type": "float16", "backend": Backend.ACCELERATOR}, AlbertForPreTraining),
     "span search": ({}, lambda config: AlbertForSpanSearch(SpanSearchScores(config, 2, 2))),
 }
 

@@ -61,8 +61,9 @@ def assert_answers_as_padded(folder: Path, records: list[dict[str, Any]], tokens
     padded.network = ModelFolder.load(folder).network()
     texts_per_row = TASKS[padded.task_info.task].texts_per_row
     padded._batches = PaddedBatches(padded.network, padded.architecture, padded.task_info, texts_per_row)
-    expected = answers(padded)
-    assert not any("error" in answer for call in expected for answer in call)
+    whole = padded.predict(records)  # answers do not depend on the other records of a call: test_predictor.py
+    assert not any("error" in answer for answer in whole)
+    expected = [whole, whole[:1], whole[-2:]]
     for found in packed:
         assert_close(found, expected)
 

@@ -1,6 +1,7 @@
 """Schedules of the rate, the optimizers' formulas, decay groups."""
 
 import dataclasses
+import functools
 import math
 from types import ModuleType
 from typing import Any
@@ -90,6 +91,7 @@ def moment(step: int, rate_factor: float = 1.0) -> tuple[Tensor, Tensor, Tensor]
     return Tensor(step, ms.int32), Tensor(0.0, ms.float32), Tensor(rate_factor, ms.float32)
 
 
+@functools.cache
 def updated(settings: OptimizerSettings, rate_factor: float = 1.0, unwanted: int = 0) -> dict[str, np.ndarray]:
     """Weights, moments and count after four updates, before each so many unwanted ones; `bias` has no decay."""
     parameters = [Parameter(Tensor(VALUES, ms.float32), name=name) for name in ("weight", "bias")]

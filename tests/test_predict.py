@@ -268,10 +268,7 @@ def test_standard_input_and_output(classifier: Path) -> None:
         (["--model", "m.onnx", "--serve", "8000", "--fused_layers", "always"], "fused_layers is .*always"),
         (["--model", "m.onnx", "--serve", "8000", "--vocab_file_path", "v"], "vocab_file_path .* m.onnx"),
         (["--model", "m", "--input", "x", "--output", "-", "--allowed_hosts", "a"], "allowed_hosts"),
-        (
-            ["--model", "m.mindir", "--input", "x", "--output", "-", "--embeddings", "1"],
-            "embeddings .* m.mindir",
-        ),
+        (["--model", "m.mindir", "--input", "x", "--output", "-", "--embeddings", "1"], "embeddings .* m.mindir"),
         (
             ["--model", "m", "--input", "x", "--output", "-", "--do_lower_case", "no"],
             "do_lower_case=false .*vocab_file_path or spm_model_file",

@@ -12,7 +12,7 @@ import pytest
 import run_pretrain
 from model_utils.errors import DataError
 from src.checkpoints.checkpoint_files import find_checkpoint
-from src.training.trainer import Trainer
+from tests.helpers.kills import kill_at
 from tests.helpers.pretraining_run import config_of, log, start, write_examples, write_pretraining_data
 
 SHORT = {"train_steps": 12, "log_steps": 1, "save_checkpoint_steps": 2, "eval_steps": 5, "eval_batches": 2}
@@ -64,17 +64,8 @@ def test_killed_in_any_phase_a_run_ends_with_the_same_weights(
     data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     """In the first one, after its last update and a checkpoint before it; in the second; where the third one begins."""
-    kills = 3, 7, 8
-
-    def start(trainer: Trainer, micro_batches: list) -> None:
-        if left and trainer.state.step == left[0]:
-            left.pop(0)
-            raise KeyboardInterrupt  # nothing is saved at this moment, as after kill -9
-        start_as_ever(trainer, micro_batches)
-
-    start_as_ever, left = Trainer.start, list(kills)
-    monkeypatch.setattr(Trainer, "start", start)
-    for _ in kills:
+    kill_at(monkeypatch, 3, 7, 8)
+    for _ in range(3):
         with pytest.raises(KeyboardInterrupt):
             train(data, tmp_path)
     train(data, tmp_path)

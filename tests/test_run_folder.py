@@ -163,10 +163,7 @@ def test_another_phase_is_refused_by_its_key(tmp_path: Path, monkeypatch: pytest
     begin(tmp_path / "run", "--phases", phases.replace("data}", "../data}"))
     for change, sentence in (
         (phases.replace("data}", "../data}").replace("8", "4"), r"phases\[1\].batch_size is 8 there and 4 here"),
-        (
-            phases,
-            r"phases\[0\].data_dir is '.*/data' there and '.*/elsewhere/data' here",
-        ),
+        (phases, r"phases\[0\].data_dir is '.*/data' there and '.*/elsewhere/data' here"),
         ("[]", r"phases\[0\].share is 0.5 there and '\(absent\)' here"),
     ):
         with pytest.raises(ConfigError, match=sentence):

@@ -40,12 +40,7 @@ NEEDED = ("--data_dir=x", "--save_checkpoint_path=y")
     [
         ("print(config.seed)", (*NEEDED, "--seed=5"), 0, ""),
         ("return 3", NEEDED, 3, ""),
-        (
-            "pass",
-            ("--save_checkpoint_path=y",),
-            2,
-            "error: --data_dir is needed: the folder with the examples",
-        ),
+        ("pass", ("--save_checkpoint_path=y",), 2, "error: --data_dir is needed: the folder with the examples"),
         ("pass", (*NEEDED, "--sed=1"), 2, "error: command line: --sed is not a key; did you mean --seed?"),
         ("raise DataError('no text in x')", NEEDED, 2, "error: no text in x"),
         ("raise DeviceError('no GPU')", NEEDED, 2, "error: no GPU"),

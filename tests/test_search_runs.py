@@ -14,6 +14,7 @@ from src.model_folder import ModelFolder
 from src.training.trainer import Trainer
 from tests.helpers.classifier_run import config_of, read, read_columns, write_classifier_data
 from tests.helpers.folder_state import folder_state
+from tests.helpers.kills import kill_at
 
 RATE = "optimizer_cfg.AdamWeightDecay.learning_rate"
 SEARCH = f"{{{RATE}: [1e-6, 0.005], epoch_num: [3]}}"
@@ -32,20 +33,13 @@ def test_a_killed_search_goes_on_and_its_folder_is_that_of_the_best_model(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Killed in its second trial, which is bit for bit a run of its own with the same settings."""
-    run, start, fit = tmp_path / "run", Trainer.start, Trainer.fit
+    run, fit = tmp_path / "run", Trainer.fit
     fitted: list[str] = []
-
-    def start_or_die(trainer: Trainer, micro_batches: list) -> None:
-        if trainer.folder.path.name == "trial-002" and trainer.state.step == 17:
-            raise KeyboardInterrupt  # nothing is saved at this moment, as after kill -9
-        start(trainer, micro_batches)
-
-    monkeypatch.setattr(Trainer, "start", start_or_die)
+    kill_at(monkeypatch, 17, folder="trial-002")
     monkeypatch.setattr(Trainer, "fit", lambda trainer: (fitted.append(trainer.folder.path.name), fit(trainer))[1])
     with pytest.raises(KeyboardInterrupt):
         run_classifier.main(config(data, run, do_predict=True))
     assert fitted == ["trial-001", "trial-002"] and not list_checkpoints(run)
-    monkeypatch.setattr(Trainer, "start", start)
     finished = folder_state(run / "trial-001")
     fitted.clear()
     capsys.readouterr()

@@ -224,11 +224,7 @@ def test_many_unknown_keys_are_one_error() -> None:
         (b'{"records": [{"context": "c", "question": null}]}', 422, "records[0].question: input should be"),
         (b'{"records": [{"context": "c", "question": "\\ud800"}]}', 422, "records[0].question: "),
         (b'{"records": [{"context": "c", "question": "q", "x\\ud800": 1}]}', 422, "records[0]: input should be"),
-        (
-            b'{"records": [{"context": "c", "question": "q", "x y": 1}]}',
-            422,
-            "records[0].x y: extra inputs",
-        ),
+        (b'{"records": [{"context": "c", "question": "q", "x y": 1}]}', 422, "records[0].x y: extra inputs"),
         (b'{"records": [{"context": "c", "question": "q", "id": NaN}]}', 422, "records[0].id: an id is a printable"),
         (b'{"records": [{"context": "c", "question": "q", "id": true}]}', 422, "records[0].id: an id is a printable"),
         (b'{"records": [{"context": "c", "question": "q", "id": "\\ud800"}]}', 422, "records[0].id"),

@@ -54,8 +54,7 @@ def test_the_best_allowed_tags_are_found(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "labels",
-    [("O", "I-A", "I-B"), ("NN", "VB"), ("O", "A", "B"), ("O", "S-A"), ("O", "B-A", "I-B"), ("O", "B-A")],
+    "labels", [("O", "I-A", "I-B"), ("NN", "VB"), ("O", "A", "B"), ("O", "S-A"), ("O", "B-A", "I-B"), ("O", "B-A")]
 )
 def test_schemes_that_allow_all(labels: tuple[str, ...]) -> None:
     """IO, parts of speech, and a label that could never begin."""

@@ -22,7 +22,7 @@ SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = "un ##aff ##able want ##want ##ed wa runn ##ing , 你 好 cafe σ $".split()
 LETTERS = [*"abcdefghijklmnopqrstuvwxyz", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")]
 CHINESE = [  # BERT's ranges; its last three before U+F900 touch each other
-    *((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0x20000, 0x2A6DF), (0x2A700, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F)),
+    *((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0x20000, 0x2A6DF), (0x2A700, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F))
 ]
 # Text with what the tokenizers treat specially, more often than chance would have it.
 tricky = st.one_of(
@@ -86,10 +86,7 @@ def pieces(model_file) -> FullTokenizer:
 
 @pytest.mark.parametrize(
     ("name", "vocabulary"),
-    [
-        ("sentencepiece_en", {"spm_model_file": "30k-clean.model"}),
-        ("wordpiece_zh", {"vocab_file": "vocab_zh.txt"}),
-    ],
+    [("sentencepiece_en", {"spm_model_file": "30k-clean.model"}), ("wordpiece_zh", {"vocab_file": "vocab_zh.txt"})],
 )
 def test_tokens_and_ids_are_googles(shared, golden, name, vocabulary):
     tokenizer = FullTokenizer(**{key: shared / "data/vocab" / file for key, file in vocabulary.items()})
@@ -179,7 +176,7 @@ def test_characters_of_every_kind_are_split_as_defined(lower):
 
 def test_wordpiece_takes_the_longest_piece(wordpiece):
     assert wordpiece.tokenize("Unaffable wanted, runnings!") == [
-        *("un", "##aff", "##able", "want", "##ed", ",", "runn", "##ing", "##s", "[UNK]"),
+        *("un", "##aff", "##able", "want", "##ed", ",", "runn", "##ing", "##s", "[UNK]")
     ]
     assert wordpiece.tokenize("a" * 200)[:2] == ["a", "##a"]
     assert wordpiece.tokenize("a" * 201) == ["[UNK]"]

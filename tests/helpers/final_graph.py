@@ -1,8 +1,7 @@
-"""Operations of a compiled training graph; MindSpore is imported late, after it is told to save graphs."""
+"""Operations of compiled training graphs; MindSpore is imported late, after it is told to save graphs."""
 
 import os
 import re
-import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -15,18 +14,15 @@ from src.albert_config import PRESETS
 MOVE_NO_DATA = ("Reshape", "Depend", "MakeTuple", "TupleGetItem", "Return", "Load", "UpdateState")
 
 
-class FinalGraph:
-    """Graph of the loss and its gradients on a GPU, as MindSpore's compiler leaves it.
+class FinalGraphs:
+    """Graphs of the loss and its gradients on a GPU, as MindSpore's compiler leaves them in a folder.
 
     Made in a process of its own, because the compiler reads where to save graphs when MindSpore is loaded.
     """
 
-    def __init__(self, layers: int, dropout: float) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            os.environ |= {"MS_DEV_SAVE_GRAPHS": "2", "MS_DEV_SAVE_GRAPHS_PATH": folder}
-            self.compile(layers, dropout)
-            (file,) = Path(folder).glob("*_validate_*.ir")
-            self.text = file.read_text(encoding="utf-8")
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        os.environ |= {"MS_DEV_SAVE_GRAPHS": "2", "MS_DEV_SAVE_GRAPHS_PATH": str(folder)}
 
     @staticmethod
     def compile(layers: int, dropout: float) -> None:
@@ -53,7 +49,10 @@ class FinalGraph:
 
         compute(*(Tensor(columns[name]) for name in network.input_columns), Tensor(1, ms.int32))
 
-    def operations(self) -> dict[str, int]:
+    def operations(self, layers: int, dropout: float) -> dict[str, int]:
         """Return the number of operations by name."""
-        names = re.findall(r"^\s*%\S+ = (?:Primitive::|PrimFunc_)?(\w+)\(", self.text, re.MULTILINE)
+        earlier = set(self.folder.glob("*_validate_*.ir"))
+        self.compile(layers, dropout)
+        (file,) = set(self.folder.glob("*_validate_*.ir")) - earlier
+        names = re.findall(r"^\s*%\S+ = (?:Primitive::|PrimFunc_)?(\w+)\(", file.read_text("utf-8"), re.MULTILINE)
         return Counter(name for name in names if name not in MOVE_NO_DATA)

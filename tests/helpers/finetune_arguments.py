@@ -4,11 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-COMMON = {
-    "config_path": os.devnull,
-    "device_target": "CPU",
-    "optimizer_cfg.AdamWeightDecay.beta2": 0.98,
-}
+COMMON = {"config_path": os.devnull, "device_target": "CPU", "optimizer_cfg.AdamWeightDecay.beta2": 0.98}
 LEARNER = {  # the smallest model that soon learns real sentences by heart
     "embedding_size": 32,
     "hidden_size": 96,

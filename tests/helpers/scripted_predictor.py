@@ -58,10 +58,7 @@ SCRIPTS: dict[str, tuple[tuple[str, ...], Callable[[Record], Record]]] = {
         lambda record: {"labels": ["sport"], "probabilities": {"art": 0.2, "sport": 0.8}},
     ),
     "regression": ((), lambda record: {"score": float(len(record["text_a"]))}),
-    "multiple_choice": (
-        (),
-        lambda record: {"answer": "C", "probabilities": {"A": 0.1, "B": 0.1, "C": 0.7, "D": 0.1}},
-    ),
+    "multiple_choice": ((), lambda record: {"answer": "C", "probabilities": {"A": 0.1, "B": 0.1, "C": 0.7, "D": 0.1}}),
     "squad_v1": ((), lambda record: find_span(record) | {"no_answer_probability": None}),
     "squad_v2": ((), find_span),
     "token_classification": (("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-ORG", "I-ORG"), find_names),

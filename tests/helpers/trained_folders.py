@@ -37,6 +37,7 @@ ARCHITECTURE = AlbertConfig(
     max_position_embeddings=40,
     initializer_range=0.3,
 )
+ONE_LAYER = ARCHITECTURE.replace(num_hidden_layers=1)  # for what heads alone decide
 
 
 def write_vocabulary(folder: Path) -> Path:
