@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -41,8 +41,10 @@ class TaskInfo(Schema):
         max_seq_length: tokens per row.
         text_columns: column names of the texts in the training data, by their keys in records.
         dev_split: None where the development examples have their own file.
+        optional: settings that files lack where they are empty.
     """
 
+    optional: ClassVar[frozenset[str]] = frozenset({"text_columns", "dev_split"})
     task: str
     labels: tuple[str, ...] = ()
     max_seq_length: int = Field(default=512, ge=8, le=LENGTH)
@@ -63,7 +65,7 @@ class TaskInfo(Schema):
     @classmethod
     def settings(cls) -> set[str]:
         """Return the keys of the settings for using the weights; every one has a default."""
-        return cls.model_fields.keys() - {"task", "labels", "text_columns", "dev_split"}
+        return cls.model_fields.keys() - {"task", "labels"} - cls.optional
 
     @property
     def shortest_row(self) -> int:
@@ -91,7 +93,7 @@ class TaskInfo(Schema):
         return self._dumped()
 
     def _dumped(self, **options: Any) -> dict[str, Any]:
-        empty = {key for key in ("text_columns", "dev_split") if not getattr(self, key)}
+        empty = {key for key in self.optional if not getattr(self, key)}
         return self.model_dump(mode="json", exclude=empty, **options)
 
 
