@@ -8,8 +8,9 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, ops
 
-from src.albert_networks import Tensors, TrainingNetwork
+from src.albert_networks import ScoresNetwork, Tensors, TrainingNetwork
 from src.finetune_eval_model import MASKED_LOGIT, gather_positions
+from src.nn.crf import LogPartition
 
 COSINE_SCALE = 20.0
 
@@ -72,6 +73,46 @@ class AlbertForTokenClassification(AlbertForSequenceClassification):
 
     label_columns = ("label_ids", "label_weights")
     weight_columns = ("label_weights",)
+
+
+class AlbertForCrf(TrainingNetwork):
+    """Labels of words by a conditional random field: label_ids (B, L) int32, label_weights (B, L) float32.
+
+    The loss is the negative log-likelihood of a row's labels (Lafferty et al. 2001) a word: without transitions that of
+    AlbertForTokenClassification. A window of a long sentence counts as one. Accuracy is that of the largest logits.
+    """
+
+    label_columns = ("label_ids", "label_weights")
+    weight_columns = ("label_weights",)
+    metric_names = ("loss", "accuracy")
+
+    def __init__(self, scores: ScoresNetwork, seed: int = 0, packed: bool = False) -> None:
+        super().__init__(scores, seed, packed)
+        self.log_partition = LogPartition()
+        self.gather = ops.GatherD()
+
+    def label_losses(self, outputs: Tensors, texts: Tensors, further: Tensors) -> tuple[Tensor, Tensor]:
+        labels, weights, dropout_key = further
+        logits = self.scores.head(*outputs, dropout_key)[0]
+        _, hits = self.cross_entropy(logits.reshape((-1, logits.shape[2])), labels.reshape((-1,)))
+        losses = self.sentence_losses(logits, labels, ops.cast(weights > 0, ms.float32))
+        loss = ops.reduce_sum(ops.reduce_max(weights, 1) * losses)  # all words of a batch have the same weight
+        return loss, ops.reduce_sum(weights.reshape((-1,)) * hits)
+
+    def sentence_losses(self, logits: Tensor, labels: Tensor, is_word: Tensor) -> Tensor:
+        """Return the negative log-likelihoods (B,) of labels (B, L) at words; is_word: (B, L), 0 or 1."""
+        _, length, count = logits.shape
+        indices = ops.range(0, length, 1).astype(ms.int32).expand_dims(0)
+        latest_words = ops.cummax(indices * ops.cast(is_word, ms.int32), 1)[0]  # 0: none, since a row begins with [CLS]
+        previous = ops.concat((ops.zeros_like(labels[:, :1]), latest_words[:, :-1]), 1)
+        is_first = is_word * ops.cast(ops.equal(previous, 0), ms.float32)
+        is_last = is_word * ops.cast(ops.equal(indices, latest_words[:, -1:]), ms.float32)
+        ends = is_first.expand_dims(2) * self.scores.first + is_last.expand_dims(2) * self.scores.last
+        emissions = ops.log_softmax(logits, -1) + ends
+        pairs = self.gather(labels, 1, previous) * count + labels
+        gold = is_word * self.gather(emissions, 2, labels.expand_dims(2)).squeeze(2)
+        gold = gold + (is_word - is_first) * ops.gather(self.scores.transitions.reshape((-1,)), pairs, 0)
+        return self.log_partition(emissions, is_word, self.scores.transitions)[0] - ops.reduce_sum(gold, 1)
 
 
 class AlbertForRegression(AlbertForSequenceClassification):

@@ -7,7 +7,8 @@ Shape letters: B batch, L length, H hidden size, C labels or choices, S starts, 
 from typing import Any
 
 import mindspore as ms
-from mindspore import Tensor, nn, ops
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
 
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import PreTrainingScores
@@ -143,6 +144,29 @@ class TokenClassificationScores(ScoresNetwork):
         rows = sequence.reshape((-1, self.hidden_size))
         logits = self.classifier(self.dropout(rows, dropout_key))
         return logits.reshape((pooled.shape[0], -1, self.num_labels))
+
+
+class CrfScores(TokenClassificationScores):
+    """Sequence output -> logits (B, L, C), and the transitions of a conditional random field (B, C + 2, C).
+
+    Row a < C of the transitions is added for each label behind label a, row C for a sentence's first label, the last
+    row for its last one. They are an output, the same for every row, so that all exported forms have them.
+    """
+
+    output_names = ("logits", "transitions")
+
+    def __init__(self, config: AlbertConfig, num_labels: int) -> None:
+        super().__init__(config, num_labels)
+        # Named as biases, which begin at 0 and do not decay.
+        zeros = np.zeros((num_labels, num_labels), np.float32)
+        self.transitions = Parameter(Tensor(zeros), name="crf.transitions.bias")
+        self.first = Parameter(Tensor(zeros[0]), name="crf.first.bias")
+        self.last = Parameter(Tensor(zeros[0]), name="crf.last.bias")
+
+    def head(self, sequence: Tensor, pooled: Tensor, dropout_key: Tensor) -> tuple[Tensor, Tensor]:
+        logits = super().head(sequence, pooled, dropout_key)
+        table = ops.concat((self.transitions, self.first.expand_dims(0), self.last.expand_dims(0)))
+        return logits, table.expand_dims(0) + ops.zeros_like(logits[:, :1, :1])
 
 
 class QuestionAnsweringScores(ScoresNetwork):

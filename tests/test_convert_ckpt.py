@@ -470,6 +470,14 @@ def test_hidden_layer_before_the_classifier_has_no_counterpart(tmp_path: Path) -
         convert("mindspore", "hf", ours, tmp_path / "hf")
 
 
+def test_a_conditional_random_field_has_no_counterpart(tmp_path: Path) -> None:
+    ours = make_folder(tmp_path / "run", "token_classification", crf=True)
+    with pytest.raises(CheckpointError, match=r"the model has a conditional random field \(crf\): transformers has"):
+        convert("mindspore", "hf", ours, tmp_path / "hf")
+    half = ModelFolder.load(convert("mindspore", "mindspore", ours, tmp_path / "half", dtype="float16"))
+    assert half.weights["crf.first.bias"].any() and half.task_info == ModelFolder.load(ours).task_info
+
+
 def test_own_checkpoint_needs_its_architecture(tmp_path: Path) -> None:
     ours = write_ours(tmp_path, SMALL, random_values(SMALL, PRE_TRAINING))
     (ours / "albert_config.json").unlink()

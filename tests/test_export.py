@@ -98,6 +98,18 @@ def test_the_mindir_answers_as_the_checkpoint(task: str, tmp_path: Path) -> None
     assert folder_state(folder) == before
 
 
+def test_a_mindir_has_the_transitions_of_tags(tmp_path: Path) -> None:
+    model = ModelFolder.load(make_folder(tmp_path / "run", "token_classification", crf=True))
+    records = [RECORDS["token_classification"](text) for text in TEXTS]
+    expected = model.predictor().predict(records)
+    file = exported(model.predictor(portable=True), tmp_path / "out" / "tags")
+    assert_close(load_exported(file, backend=Backend.COMPOSED).predict(records), expected)
+    assert load_exported(file).predict(records) == expected or find_compiler() is None
+    plain = ModelFolder.load(make_folder(tmp_path / "plain", "token_classification"))
+    assert plain.predictor().predict(records) != expected
+    assert "crf" not in {*plain.task_info.completed(), *plain.task_info.settings()}  # older exports have no such key
+
+
 def test_a_program_that_sets_up_nothing_computes_in_graphs(mindir: Path) -> None:
     ms.set_context(mode=ms.PYNATIVE_MODE)
     ensure_device.cache_clear()

@@ -1,18 +1,21 @@
-"""Weights that are not trained keep their values, and label smoothing equals torch's."""
+"""Weights that are not trained keep their values, label smoothing equals torch's, and a CRF's loss is the exact one."""
+
+import itertools
 
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, ops
+from mindspore import ParameterTuple, Tensor, ops
+from scipy.special import logsumexp
 
 from src.albert_config import AlbertConfig
-from src.albert_for_finetune import AlbertForSequenceClassification
-from src.finetune_eval_model import SequenceClassificationScores
+from src.albert_for_finetune import AlbertForCrf, AlbertForSequenceClassification, AlbertForTokenClassification
+from src.finetune_eval_model import CrfScores, SequenceClassificationScores, TokenClassificationScores
 from src.tasks.finetune_config import FROZEN
 from src.training.optimizer import build_optimizer
 from src.training.run_plan import LossScale
 from src.training.train_step import TrainStep
-from tests.helpers.tiny_model import OPTIMIZER_SETTINGS, TINY, batch
+from tests.helpers.tiny_model import OPTIMIZER_SETTINGS, TINY, assert_same_gradients, batch, metrics_and_gradients
 
 CONFIG = TINY.replace(num_hidden_layers=2, initializer_range=0.2)
 
@@ -96,3 +99,65 @@ def test_label_smoothing_is_that_of_torch(torch, share: float, class_weights: li
     expected.backward()
     assert float(loss) == pytest.approx(expected.item(), rel=1e-6)
     np.testing.assert_allclose(gradient.asnumpy(), torch_logits.grad.numpy(), rtol=1e-4, atol=2e-6)
+
+
+IS_WORD = np.float32([[0, 1, 1, 0, 1, 1, 0], [0, 1, 0, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0, 0]])
+
+
+def loss_of_all_paths(labels: np.ndarray, logits: np.ndarray, *weights: np.ndarray) -> float:
+    """The negative log-likelihood of a CRF by its definition; weights: transitions, first, last."""
+    transitions, first, last = weights
+    loss = 0.0
+    for row, words in enumerate(map(np.flatnonzero, IS_WORD[:-1])):  # the last row has no words
+        paths = np.array([*itertools.product(range(logits.shape[2]), repeat=len(words)), labels[row, words]])
+        scores = logits[row, words, paths].sum(1) + transitions[paths[:, :-1], paths[:, 1:]].sum(1)
+        scores += first[paths[:, 0]] + last[paths[:, -1]]
+        loss += logsumexp(scores[:-1]) - scores[-1]
+    return loss
+
+
+@pytest.mark.parametrize("size", [1.0, 30.0])
+def test_loss_and_gradients_of_a_crf_are_those_of_all_paths_whatever_the_padding(size: float) -> None:
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 3, IS_WORD.shape)
+    network = AlbertForCrf(CrfScores(CONFIG, 3))
+    weights = ParameterTuple([network.scores.transitions, network.scores.first, network.scores.last])
+    values = [random.normal(0, size, (*IS_WORD.shape, 3)), *(random.normal(0, 2, weight.shape) for weight in weights)]
+    for weight, value in zip(weights, values[1:], strict=True):
+        weight.set_data(Tensor(value, ms.float32))
+    expected = [np.zeros(value.shape) for value in values]
+    for value, gradient in zip(values, expected, strict=True):
+        for index in np.ndindex(value.shape):
+            for step in (1e-4, -1e-4):
+                value[index] += step
+                gradient[index] += loss_of_all_paths(labels, *values) / (2 * step)
+                value[index] -= step
+
+    def loss_of(logits: Tensor, labels: Tensor, is_word: Tensor) -> Tensor:
+        return ops.reduce_sum(network.sentence_losses(logits, labels, is_word))
+
+    for padding in (0, 5):
+        padded = [np.pad(x, ((0, 0), (0, padding), (0, 0))[: x.ndim]) for x in (values[0], labels, IS_WORD)]
+        inputs = map(Tensor, padded, (ms.float32, ms.int32, ms.float32))
+        loss, (of_logits, of_weights) = ops.value_and_grad(loss_of, 0, weights)(*inputs)
+        assert float(loss) == pytest.approx(loss_of_all_paths(labels, *values), rel=2e-5)
+        expected[0] = np.pad(expected[0], ((0, 0), (0, padding), (0, 0)))
+        for gradient, right in zip((of_logits, *of_weights), expected, strict=True):
+            np.testing.assert_allclose(gradient.asnumpy(), right, atol=2e-5)
+
+
+def test_a_crf_without_transitions_is_the_classifier_of_words() -> None:
+    """Loss, accuracy and gradients, also by layers; its own weights do not decay."""
+    columns = batch(rows=4)
+    is_word = columns["input_mask"] * (np.arange(12) % 3 > 0)
+    columns |= {"label_ids": columns["input_ids"] % 5, "label_weights": (is_word / is_word.sum()).astype(np.float32)}
+    classifier = AlbertForTokenClassification(TokenClassificationScores(CONFIG, 5), seed=1)
+    ((expected, expected_gradients),) = metrics_and_gradients(classifier, columns)
+    for recompute in (False, True):
+        network = AlbertForCrf(CrfScores(CONFIG.replace(recompute=recompute), 5), seed=1)
+        ((metrics, gradients),) = metrics_and_gradients(network, columns)
+        np.testing.assert_allclose(metrics, expected, rtol=1e-5)
+        assert all(gradients.pop(weight.name).any() for weight in network.weights_to_train() if "crf" in weight.name)
+        assert_same_gradients(gradients, expected_gradients, 1e-4)
+    optimizer = build_optimizer(network.weights_to_train(), OPTIMIZER_SETTINGS, 10)
+    assert not [p for p, d in zip(optimizer.parameters, optimizer.decayed, strict=True) if "crf" in p.name and d]

@@ -95,6 +95,15 @@ def test_onnxruntime_answers_as_the_checkpoint(task: str, tmp_path: Path, onnx: 
 
 
 @pytest.mark.oracles
+def test_onnxruntime_has_the_transitions_of_tags(tmp_path: Path, onnx: ModuleType) -> None:
+    model = portable_model(make_folder(tmp_path / "run", "token_classification", crf=True))
+    file = exported(model, tmp_path / "out" / "tags")
+    onnx.checker.check_model(file, full_check=True)
+    records = [RECORDS["token_classification"](text) for text in TEXTS]
+    assert_close(load_exported(file).predict(records), model.predict(records))
+
+
+@pytest.mark.oracles
 @pytest.mark.parametrize("changes", ARCHITECTURES.values(), ids=list(ARCHITECTURES))
 def test_every_architecture_computes_the_same(changes: dict[str, Any], tmp_path: Path, onnx: ModuleType) -> None:
     """export_model compares on several shapes and raises where they differ; each weight is stored once."""

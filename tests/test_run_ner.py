@@ -11,6 +11,7 @@ import pytest
 import run_ner
 from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.schema import load_config
+from src.checkpoints.checkpoint_files import find_checkpoint
 from src.data.feature_files import Ragged
 from src.tasks.entities import entity_scores
 from src.tasks.sentences import NerSplit
@@ -18,6 +19,7 @@ from src.tasks.spec import EvaluationResult, PreparedSplit
 from src.tasks.task_info import TaskInfo
 from src.tasks.token_classification import EntityAnswerer, NerConfig, NerTask
 from src.text.text_tables import read_table
+from src.training.trainer import Trainer
 from tests.helpers.finetune_arguments import LEARNER, arguments
 from tests.helpers.folder_state import folder_state
 
@@ -103,6 +105,41 @@ def test_weights_alone_find_the_same(run: Path, shared: Path, tmp_path: Path) ->
     with_tags = read_predictions(run / "predictions_dev.txt")
     assert read_predictions(tmp_path / "predictions_test.txt") == [[[row[0], row[2]] for row in s] for s in with_tags]
     assert not list(tmp_path.glob("report_*"))
+
+
+def test_a_crf_resumes_after_a_kill_and_is_evaluated_or_refused(
+    run: Path, shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = {"data_dir": run.parent / "data", "epoch_num": 2, "save_checkpoint_steps": 1}
+    where = [tmp_path / "run", tmp_path / "killed"]
+    whole, killed = (config_of(shared, tmp_path, crf=True, save_finetune_checkpoint_path=p, **data) for p in where)
+    run_ner.main(whole)
+    start = Trainer.start
+
+    def start_or_die(trainer: Trainer, micro_batches: list) -> None:
+        if trainer.state.step == 2:
+            raise KeyboardInterrupt
+        start(trainer, micro_batches)
+
+    monkeypatch.setattr(Trainer, "start", start_or_die)
+    with pytest.raises(KeyboardInterrupt):
+        run_ner.main(killed)
+    monkeypatch.undo()
+    run_ner.main(killed)
+    expected, again = (find_checkpoint(path / "albert-8.ckpt").values for path in where)
+    assert expected["crf.transitions.bias"].any()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(again[name], value, err_msg=name)
+    task = {"do_train": False, "data_dir": run.parent / "data", "spm_model_file": "", "output_path": tmp_path}
+    run_ner.main(config_of(shared, tmp_path, load_finetune_checkpoint_path=where[0], **task))
+    assert (tmp_path / "predictions_dev.txt").read_text() == (where[0] / "predictions_dev.txt").read_text()
+    with pytest.raises(ConfigError, match="crf is true, but the weights to evaluate have none"):
+        run_ner.main(config_of(shared, tmp_path, load_finetune_checkpoint_path=run, crf=True, **task))
+    with pytest.raises(ConfigError, match="whose crf is True: here it is not set"):
+        run_ner.main(killed.replace(crf=False, teacher=str(where[0]), save_finetune_checkpoint_path=f"{tmp_path}/x"))
+    for key, value in (("label_list", "O"), ("teacher", "run")):
+        with pytest.raises(ConfigError, match="crf is true, but"):
+            load_config(NerConfig, arguments({}, {"crf": True, key: value}))
 
 
 def test_without_entities_there_is_nothing_to_learn(shared: Path, tmp_path: Path) -> None:

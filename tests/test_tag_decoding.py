@@ -4,9 +4,17 @@ import itertools
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 from src.tasks.entities import find_entities, find_scheme, letters_and_labels, unbegun_words
-from src.tasks.tag_decoding import decode, is_scheme_followed, scheme_transitions
+from src.tasks.tag_decoding import (
+    best_path,
+    decode,
+    is_scheme_followed,
+    scheme_transitions,
+    scored_transitions,
+    tag_probabilities,
+)
 
 SCHEMES = {
     "BIO": ("O", "B-A", "I-A", "B-B", "I-B"),
@@ -91,3 +99,25 @@ def test_entities_are_whole() -> None:
     assert find_entities([labels[tag] for tag in logits.argmax(1)]) != [("A", 0, 2)]
     tags = [labels[tag] for tag in decode(logits, scheme_transitions(labels))]
     assert find_entities(tags) == [("A", 0, 2)]
+
+
+@pytest.mark.parametrize("name", ["BIO", "BIOES", ""])
+def test_scored_transitions_give_the_best_path_and_its_probabilities(name: str) -> None:
+    """As of all sequences, or of those that the scheme allows."""
+    labels = SCHEMES.get(name, ("NN", "VB", "DT"))
+    random = np.random.default_rng(0)
+    for words in random.integers(1, 5, 20):
+        logits = random.normal(size=(words, len(labels))).astype(np.float32)
+        table = random.normal(0, 2, (len(labels) + 2, len(labels))).astype(np.float32)
+        scores = scored_transitions(table, scheme_transitions(labels))
+        sums = {}
+        for path in itertools.product(range(len(labels)), repeat=words):
+            if not name or is_allowed([labels[tag] for tag in path], labels):
+                ends = table[-2, path[0]] + table[-1, path[-1]]
+                pairs = sum(table[pair] for pair in itertools.pairwise(path))
+                sums[path] = logits[range(words), path].sum() + pairs + ends
+        assert tuple(best_path(logits, scores)) == max(sums, key=lambda path: sums[path])
+        expected = np.zeros(logits.shape)
+        for path, probability in zip(sums, softmax([*sums.values()]), strict=True):
+            expected[range(words), path] += probability
+        np.testing.assert_allclose(tag_probabilities(logits, scores), expected, atol=1e-6)

@@ -17,6 +17,7 @@ from src.tasks.task_info import TaskInfo
 
 logger = logging.getLogger(__name__)
 
+CRF = "crf."  # begin of the names of a conditional random field's weights, which only this project's models have
 MODULES = tuple(dict.fromkeys(head.module for head in HEADS.values()))  # output layers of fine-tuned heads
 # Groups of weights, by name prefixes, that are either all present or all absent; the first one is always present.
 PARTS = (
@@ -25,6 +26,7 @@ PARTS = (
     ("mlm.",),
     ("sop.",),
     *dict.fromkeys(part for head in HEADS.values() for part in head.parts),
+    (CRF,),
 )
 
 
@@ -69,7 +71,7 @@ def check_weights(values: Mapping[str, np.ndarray], config: AlbertConfig, origin
     """Raise CheckpointError if a weight does not have the shape of the architecture."""
     biases = [values[f"{module}.bias"] for module in MODULES if f"{module}.bias" in values]
     outputs = biases[0].size if biases else 0
-    expected = weight_shapes(config, outputs, np.size(values.get("classifier_hidden.bias", ())))
+    expected = weight_shapes(config, outputs, np.size(values.get("classifier_hidden.bias", ()))) | crf_shapes(outputs)
     wrong = [
         f"{name} is {value.shape}, by the architecture {expected[name]}"
         for name, value in values.items()
@@ -96,6 +98,12 @@ def weight_shapes(config: AlbertConfig, outputs: int = 0, classifier_hidden_size
     for head in HEADS.values():  # the first task determines a layer that several tasks have
         shapes = head.shapes(hidden, outputs, classifier_hidden_size) | shapes
     return shapes
+
+
+def crf_shapes(outputs: int = 0) -> Shapes:
+    """Return the shapes of the weights of a conditional random field over so many labels, by name."""
+    shapes: Shapes = {f"{CRF}{end}.bias": (outputs,) for end in ("first", "last")}
+    return shapes | {f"{CRF}transitions.bias": (outputs, outputs)}
 
 
 def resolve_task(

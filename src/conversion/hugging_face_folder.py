@@ -260,6 +260,7 @@ def _architecture(model: ModelFolder) -> str:
         "shared layers without embedding_projection": not (config.embedding_projection or config.is_bert),
         f"share_parameters {config.share_parameters}": config.share_parameters not in ("all", "none"),
         "a hidden layer before its classifier": "classifier_hidden" in modules,
+        "a conditional random field (crf)": "crf" in modules,
         f"a head for {task}": bool(task) and task not in ARCHITECTURES,
         f"heads for {task} and for pre-training": bool(task and modules & {"mlm", "sop"}),
     }

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from src.albert_model import POOLER, initial_pooler
-from src.conversion.checks import check_weights, match_names, resolve_task, weight_shapes
+from src.conversion.checks import check_weights, crf_shapes, match_names, resolve_task, weight_shapes
 from src.model_folder import TASK_FILE, ModelFolder
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ def read_own(path: Path, task: str = "", labels: tuple[str, ...] = ()) -> ModelF
     """Return the model of a checkpoint, or of the best or newest one in a folder, with all weights checked."""
     model = ModelFolder.load(path)
     origin = model.loaded.path
-    match_names({name: name for name in weight_shapes(model.architecture)}, model.weights, 0, origin)
+    match_names({name: name for name in weight_shapes(model.architecture) | crf_shapes()}, model.weights, 0, origin)
     check_weights(model.weights, model.architecture, origin)
     stated = model.task_info.stated() if model.task_info else {}
     file = origin.with_name(TASK_FILE)

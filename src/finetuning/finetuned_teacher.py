@@ -80,7 +80,7 @@ def check_teacher(model: ModelFolder, task: Task, folder: Path) -> None:
         raise ConfigError(f"max_seq_length is {length}, but the teacher {folder} reads at most {positions} tokens")
     needed = task.task_info.stated()
     settings = model.task_info.stated() if model.task_info else {}
-    for key in ("task", "labels"):
+    for key in ("task", "labels", "crf"):
         if settings.get(key) != needed.get(key):
             found = f"teacher is {folder}, whose {key} is {settings.get(key, 'not set')}"
-            raise ConfigError(f"{found}: here it is {needed.get(key)}")
+            raise ConfigError(f"{found}: here it is {needed.get(key, 'not set')}")

@@ -14,6 +14,7 @@ from src.albert_model import MASKED_SCORE, sharing_plan
 from src.albert_networks import ScoresNetwork
 from src.finetune_eval_model import (
     MASKED_LOGIT,
+    CrfScores,
     EncoderOutputs,
     FillMaskScores,
     MultipleChoiceScores,
@@ -216,6 +217,14 @@ def _token_classification(graph: NetworkGraph, scores: TokenClassificationScores
     return [(graph.dense("classifier", graph.encode(texts)), (LENGTH, scores.num_labels))]
 
 
+def _crf(graph: NetworkGraph, scores: CrfScores, *texts: str) -> Outputs:
+    ends = [graph.node("Unsqueeze", graph.weight(f"crf.{end}.bias"), graph.constant([0])) for end in ("first", "last")]
+    table = graph.node("Concat", graph.weight("crf.transitions.bias"), *ends, axis=0)
+    shape = (scores.num_labels + 2, scores.num_labels)
+    batch_shape = graph.node("Concat", graph.node("Shape", texts[0], start=0, end=1), graph.constant(shape), axis=0)
+    return [*_token_classification(graph, scores, *texts), (graph.node("Expand", table, batch_shape), shape)]
+
+
 def _question_answering(graph: NetworkGraph, scores: QuestionAnsweringScores, *texts: str) -> Outputs:
     logits = graph.dense("qa_outputs", graph.encode(texts))
     return [(graph.node("Gather", logits, graph.constant(index), axis=2), (LENGTH,)) for index in range(2)]
@@ -282,6 +291,7 @@ def _end_logits(graph: NetworkGraph, sequence: str, start_states: str) -> str:
 
 
 HEADS: dict[type, Callable[..., Outputs]] = {
+    CrfScores: _crf,
     EncoderOutputs: _encoder_outputs,
     FillMaskScores: _fill_mask,
     MultipleChoiceScores: _classification,

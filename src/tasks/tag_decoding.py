@@ -1,7 +1,7 @@
 """Decoding of tags: the most probable tags of a sentence that follow BIO or BIOES (Viterbi's algorithm).
 
-In BIO an I-X follows B-X or I-X only; in BIOES an entity that has begun also has to end. The network scores no
-transitions, so the argmax of every word is the answer wherever it follows the scheme, and only other sentences are
+In BIO an I-X follows B-X or I-X only; in BIOES an entity that has begun also has to end. Unless the network scores
+transitions (a CRF), the argmax of every word is the answer wherever it follows the scheme, and only other sentences are
 searched.
 """
 
@@ -10,6 +10,7 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import softmax
 
 from src.tasks.entities import letters_and_labels
 
@@ -18,7 +19,7 @@ FORBIDDEN = -1e6  # finite, since a scheme may allow no tags at all: BIE for a s
 
 
 class Transitions(NamedTuple):
-    """Allowed transitions between C tags: tags that may begin and end a sentence (C,), and b after a: pairs[a, b]."""
+    """Transitions between C tags, allowed or scored: at a sentence's begin and end (C,), and b after a: pairs[a, b]."""
 
     first: np.ndarray
     last: np.ndarray
@@ -70,14 +71,39 @@ def decode(logits: np.ndarray, transitions: Transitions | None) -> np.ndarray:
     path = logits.argmax(1)
     if transitions is None or _is_allowed(path, transitions):
         return path
-    first, last, pairs = (np.where(allowed, 0.0, FORBIDDEN) for allowed in transitions)
+    return best_path(logits, scored_transitions(np.zeros((logits.shape[1] + 2, logits.shape[1])), transitions))
+
+
+def scored_transitions(table: np.ndarray, allowed: Transitions | None) -> Transitions:
+    """Return the transitions in the output of a CRF (C + 2, C), with FORBIDDEN for those that are not allowed."""
+    scores = Transitions(table[-2], table[-1], table[:-2])
+    if allowed is None:
+        return scores
+    return Transitions(*(np.where(may, score, FORBIDDEN) for may, score in zip(allowed, scores, strict=True)))
+
+
+def best_path(logits: np.ndarray, scores: Transitions) -> np.ndarray:
+    """Return the tag ids (words,) with the largest sum of logits (words, C) and scores of transitions."""
     previous_tags = []
-    best = logits[0] + first  # (C,): sum of logits of the best path to here that ends in each tag
+    best = logits[0] + scores.first  # (C,): sum of the best path to here that ends in each tag
     for words in logits[1:]:
-        sums = best + pairs.T  # entry [b, a]: the path goes from a to b
+        sums = best + scores.pairs.T  # entry [b, a]: the path goes from a to b
         previous_tags.append(sums.argmax(1))
         best = sums.max(1) + words
-    path[-1] = (best + last).argmax()
+    path = np.zeros(len(logits), np.int64)
+    path[-1] = (best + scores.last).argmax()
     for word in range(len(path) - 1, 0, -1):
         path[word - 1] = previous_tags[word - 1][path[word]]
     return path
+
+
+def tag_probabilities(logits: np.ndarray, scores: Transitions) -> np.ndarray:
+    """Return the probability of each tag of each word over all paths, (words, C), for arguments as of best_path."""
+    before = np.zeros(logits.shape)  # log of the sum over the paths to a word, without its logit
+    behind = np.zeros(logits.shape)
+    before[0] = scores.first
+    behind[-1] = scores.last
+    for word in range(1, len(logits)):
+        before[word] = np.logaddexp.reduce((before[word - 1] + logits[word - 1])[:, None] + scores.pairs)
+        behind[-word - 1] = np.logaddexp.reduce(scores.pairs + behind[-word] + logits[-word], axis=1)
+    return softmax(before + logits + behind, 1)

@@ -4,22 +4,22 @@ import itertools
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Sequence, Set
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from pydantic import BaseModel
-from scipy.special import softmax
 
 from model_utils.errors import ConfigError, DataError, first_few, shorten
 from model_utils.files import write_text
 from model_utils.schema import ANY, SAME_PLACE, option
-from src.albert_for_finetune import AlbertForTokenClassification
+from src.albert_for_finetune import AlbertForCrf, AlbertForTokenClassification
 from src.create_finetune_data import find_splits
 from src.data.feature_cache import TRAIN, Features, Split
 from src.data.features import sample, split_off
-from src.finetune_eval_model import TokenClassificationScores
+from src.finetune_eval_model import CrfScores, TokenClassificationScores
 from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, Record, shortest, text_of
 from src.tasks.entities import (
     LETTER_LAST,
@@ -33,14 +33,15 @@ from src.tasks.entities import (
     find_scheme,
     misfits,
 )
+from src.tasks.entity_info import EntityInfo
 from src.tasks.evaluation_report import Confusion, EvaluationReport, Mark, MarkedText, wrong_rows
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.ner_data import FORMATS, EntityColumns, find_format, read_sentences
 from src.tasks.prediction_table import write_prediction_table
 from src.tasks.sentences import NerSplit, Sentence, word_logits
 from src.tasks.spec import EvaluationResult, PreparedSplit, RecordField, Task, TaskSpec, linear_head
-from src.tasks.tag_decoding import decode, is_scheme_followed, scheme_transitions
-from src.tasks.task_info import NO_DEV_SPLIT, LabelledInfo, TaskInfo, choose_dev_split
+from src.tasks.tag_decoding import is_scheme_followed
+from src.tasks.task_info import NO_DEV_SPLIT, TaskInfo, choose_dev_split
 from src.tasks.word_splitting import split_words, splits_characters
 from src.text.text_tables import read_table
 from src.text.tracked_text import TrackedText
@@ -84,9 +85,16 @@ class NerConfig(FinetuneConfig):
     label_list: tuple[str, ...] = option(
         (), "labels in order; also the names of tags that are numbers; empty: those of the training sentences"
     )
+    crf: bool = option(
+        False, "score pairs of neighbouring tags, too, by a conditional random field; weights to evaluate keep theirs"
+    )
 
     def check_together(self) -> None:
         super().check_together()
+        if self.crf and self.teacher:
+            raise ConfigError("crf is true, but a teacher gives probabilities of single words: remove one of them")
+        if self.crf and len(self.label_list) == 1:
+            raise ConfigError(f"crf is true, but label_list has {self.label_list[0]} alone: give two labels or more")
         scheme, invalid = misfits(self.label_list)
         if invalid:
             raise ConfigError(f"label_list holds {min(invalid)!r}, allowed are {scheme.value}")
@@ -111,7 +119,7 @@ class NerTask(Task):
     selection = "f1"
     needs_examples = True
     config: NerConfig
-    task_info: "EntityInfo"
+    task_info: EntityInfo
 
     def __init__(self, config: NerConfig, tokenizer: FullTokenizer, trained_info: TaskInfo | None = None) -> None:
         super().__init__(config, tokenizer, trained_info)
@@ -159,9 +167,11 @@ class NerTask(Task):
         self.labels = self.labels or self._find_labels()
         self.spec = TOKEN_CLASSIFICATION
         self.task_info = self._describe(trained_info)
+        if self.task_info.crf:
+            self.spec = replace(TOKEN_CLASSIFICATION, losses=AlbertForCrf)
         self.words_are_characters = self.task_info.words_are_characters
 
-    def _describe(self, trained_info: TaskInfo | None) -> "EntityInfo":
+    def _describe(self, trained_info: TaskInfo | None) -> EntityInfo:
         """Return the task's settings: of the training sentences or, without a training, of the weights."""
         words_are_characters = self.words_are_characters
         if self.config.do_train:
@@ -170,8 +180,12 @@ class NerTask(Task):
             words_are_characters = self.training_format not in ("names", "spans") and splits_characters(words)
             tags = (sentence.tags or () for sentence in self.read(TRAIN))
             follows_scheme = is_scheme_followed(tags, tuple(self.labels))
+            crf = self.config.crf
         else:
             follows_scheme = isinstance(trained_info, EntityInfo) and trained_info.follows_scheme
+            crf = isinstance(trained_info, EntityInfo) and trained_info.crf
+            if self.config.crf and not crf:
+                raise ConfigError("crf is true, but the weights to evaluate have none: leave crf at false")
         return EntityInfo(
             task=self.spec.name,
             labels=tuple(self.labels),
@@ -180,6 +194,7 @@ class NerTask(Task):
             dev_split=self.dev_split,
             words_are_characters=words_are_characters,
             follows_scheme=follows_scheme,
+            crf=crf,
         )
 
     def _text_columns(self) -> dict[str, str]:
@@ -227,7 +242,7 @@ class NerTask(Task):
 
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
         task_info = cast(EntityInfo, task_info)
-        tags = [task_info.tags(logits) for logits in word_logits(prepared.records.array, outputs["logits"])]
+        tags = task_info.tags_of(word_logits(prepared.records.array, outputs["logits"]), outputs)
         predicted = [sentence_tags for sentence_tags, _ in tags]
         confidences = [probabilities for _, probabilities in tags]
         gold = [sentence.tags for sentence in prepared.split.examples]
@@ -326,23 +341,6 @@ def _marked(
     return MarkedText(separator.join(words), marks)
 
 
-class EntityInfo(LabelledInfo):
-    """Settings that depend on the training file.
-
-    Attributes:
-        words_are_characters: True if words of the training file, and so of raw text, are characters.
-        follows_scheme: True if the training tags follow BIO or BIOES, and so predicted ones have to.
-    """
-
-    words_are_characters: bool = False
-    follows_scheme: bool = False
-
-    def tags(self, logits: np.ndarray) -> tuple[list[str], np.ndarray]:
-        """Return the tags (words,) of a sentence and their probabilities; logits: (words, C)."""
-        path = decode(logits, scheme_transitions(self.labels) if self.follows_scheme else None)
-        return [self.labels[tag] for tag in path], softmax(logits, 1)[np.arange(len(path)), path]
-
-
 class EntityAnswerer(Answerer):
     """Answerer: text, or tokens if there is no text -> entities.
 
@@ -395,8 +393,8 @@ class EntityAnswerer(Answerer):
 
     def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
         words = word_logits(features.arrays.__getitem__, outputs["logits"])
-        rows = zip(items, words, strict=True)
-        return [self._answer(text, spans, *self.task_info.tags(logits)) for (text, spans), logits in rows]
+        rows = zip(items, self.task_info.tags_of(words, outputs), strict=True)
+        return [self._answer(text, spans, *tags) for (text, spans), tags in rows]
 
     def _answer(self, text: str, spans: list[tuple[int, int]], tags: list[str], confidences: np.ndarray) -> Record:
         entities = []
@@ -422,7 +420,9 @@ class EntitiesAnswer(Answer):
 
 TOKEN_CLASSIFICATION = TaskSpec(
     "token_classification",
-    lambda architecture, task_info: TokenClassificationScores(architecture, len(task_info.labels)),
+    lambda architecture, task_info: (CrfScores if task_info.crf else TokenClassificationScores)(
+        architecture, len(task_info.labels)
+    ),
     EntityAnswerer,
     {"text": RecordField()},
     EntitiesAnswer,

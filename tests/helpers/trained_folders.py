@@ -3,6 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from mindspore import Tensor
+
 from src.albert_config import AlbertConfig
 from src.albert_model import initialise_weights
 from src.checkpoints.checkpoint_files import ARCHITECTURE as TRAINED_AS
@@ -64,6 +67,10 @@ def make_folder(folder: Path, task: str, architecture: AlbertConfig = ARCHITECTU
     task_info = make_task_info(task, **settings)
     scores = TASKS[task].scores(architecture, task_info.fitted(architecture))
     initialise_weights(scores, architecture.initializer_range, seed=0)
+    random = np.random.default_rng(0)
+    for weight in scores.trainable_params():
+        if weight.name.startswith("crf."):  # 0 so far
+            weight.set_data(Tensor(3 * random.standard_normal(weight.shape, np.float32)))
     save_checkpoint(scores, folder, 1, {TRAINED_AS: architecture.facts()})
     tokenizer = build_tokenizer(str(write_vocabulary(folder)), "", True)
     ModelFolder(architecture, tokenizer, task_info if task in HEADS else None).save_artifacts(folder)
