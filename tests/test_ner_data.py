@@ -234,6 +234,8 @@ def test_words() -> None:
     text = "Don't pay $3,500.50 in 北京abc (well-known U.S. shop)!"
     words = "Don 't pay $ 3,500.50 in 北 京 abc ( well-known U.S . shop ) !"
     assert [text[start:end] for start, end in split_words(text)] == words.split()
+    with_marks = "नमस्ते दुनिया مُحَمَّد สวัสดี cafe\u0301"
+    assert [with_marks[start:end] for start, end in split_words(with_marks)] == with_marks.split()
 
 
 @given(
