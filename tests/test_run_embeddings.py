@@ -16,6 +16,8 @@ from model_utils.errors import ConfigError, DataError
 from model_utils.schema import load_config
 from src.albert_for_finetune import AlbertForPairs, AlbertForPairScores
 from src.albert_networks import TrainingNetwork
+from src.conversion.convert import ConvertConfig
+from src.conversion.convert import main as convert
 from src.data.feature_files import Ragged
 from src.data.packing import TEXT_COLUMNS
 from src.finetune_eval_model import AnsweringNetwork, EncoderOutputs, PairVectors
@@ -151,6 +153,15 @@ def test_vectors_exports_and_searches_pool_as_in_training(folder: Path, tmp_path
     words = ["--export_ckpt_file", str(folder / "run"), "--export_file_name", str(tmp_path / "encoder")]
     export(load_config(ExportConfig, [*words, "--export_embeddings", "true"]))
     assert_close(load_exported(tmp_path / "encoder.mindir").predict(records), answers)
+
+
+def test_conversions_keep_the_pooling(folder: Path, tmp_path: Path) -> None:
+    for target in ("mindspore", "hf"):
+        words = ["--source", "mindspore", "--target", target, "--dtype", "float16", "--input", str(folder / "run")]
+        convert(load_config(ConvertConfig, [*words, "--output", str(tmp_path / target)]))
+    assert ModelFolder.load(tmp_path / "mindspore").task_info == ModelFolder.load(folder / "run").task_info
+    assert read(tmp_path / "hf/config.json")["albert_mindspore"]["pooling"] == "max"
+    assert read(tmp_path / "hf/config.json")["architectures"] == ["AlbertModel"]
 
 
 def test_pairs_without_scores_find_each_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -130,7 +130,8 @@ def resolve_task(
     if not modules:
         if task_option or labels:
             raise ConfigError(f"--task and --labels have no effect: {origin} has no fine-tuned head")
-        return None
+        has_weights_of_its_own = stated.get("task") not in HEADS or HEADS[stated["task"]].module
+        return None if has_weights_of_its_own else parse_task_info(stated, str(stated_in))
     if len(modules) > 1:
         raise CheckpointError(f"{origin} has several fine-tuned heads, allowed is one: {', '.join(modules)}")
     outputs = len(values[f"{modules[0]}.bias"])

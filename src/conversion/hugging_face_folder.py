@@ -253,7 +253,7 @@ def _sizes(config: AlbertConfig) -> dict[str, Any]:
 def _architecture(model: ModelFolder) -> str:
     """Return the class of transformers for a model."""
     config = model.architecture
-    task = model.task_info.task if model.task_info else ""
+    task = model.task_info.task if model.task_info and HEADS[model.task_info.task].module else ""
     modules = {name.partition(".")[0] for name in model.weights}
     refusals = {
         "relative positions (use_relative_positions)": config.use_relative_positions,
