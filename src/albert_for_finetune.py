@@ -107,8 +107,8 @@ class AlbertForCrf(TrainingNetwork):
         previous = ops.concat((ops.zeros_like(labels[:, :1]), latest_words[:, :-1]), 1)
         is_first = is_word * ops.cast(ops.equal(previous, 0), ms.float32)
         is_last = is_word * ops.cast(ops.equal(indices, latest_words[:, -1:]), ms.float32)
-        ends = is_first.expand_dims(2) * self.scores.first + is_last.expand_dims(2) * self.scores.last
-        emissions = ops.log_softmax(logits, -1) + ends
+        boundary_scores = is_first.expand_dims(2) * self.scores.first + is_last.expand_dims(2) * self.scores.last
+        emissions = ops.log_softmax(logits, -1) + boundary_scores
         pairs = self.gather(labels, 1, previous) * count + labels
         gold = is_word * self.gather(emissions, 2, labels.expand_dims(2)).squeeze(2)
         gold = gold + (is_word - is_first) * ops.gather(self.scores.transitions.reshape((-1,)), pairs, 0)

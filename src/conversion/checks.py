@@ -11,13 +11,13 @@ from model_utils.errors import CheckpointError, ConfigError, shorten
 from src.albert_config import AlbertConfig
 from src.albert_model import AlbertModel
 from src.checkpoints.checkpoint_files import abbreviated
+from src.nn import crf
 from src.tasks import HEADS, parse_task_info, tasks_of_head
 from src.tasks.spec import Shapes, dense_shapes
 from src.tasks.task_info import TaskInfo
 
 logger = logging.getLogger(__name__)
 
-CRF = "crf."  # begin of the names of a conditional random field's weights, which only this project's models have
 MODULES = tuple(dict.fromkeys(head.module for head in HEADS.values()))  # output layers of fine-tuned heads
 # Groups of weights, by name prefixes, that are either all present or all absent; the first one is always present.
 PARTS = (
@@ -26,7 +26,7 @@ PARTS = (
     ("mlm.",),
     ("sop.",),
     *dict.fromkeys(part for head in HEADS.values() for part in head.parts),
-    (CRF,),
+    (crf.PREFIX,),
 )
 
 
@@ -102,8 +102,8 @@ def weight_shapes(config: AlbertConfig, outputs: int = 0, classifier_hidden_size
 
 def crf_shapes(outputs: int = 0) -> Shapes:
     """Return the shapes of the weights of a conditional random field over so many labels, by name."""
-    shapes: Shapes = {f"{CRF}{end}.bias": (outputs,) for end in ("first", "last")}
-    return shapes | {f"{CRF}transitions.bias": (outputs, outputs)}
+    shapes: Shapes = {f"{crf.PREFIX}{end}.bias": (outputs,) for end in ("first", "last")}
+    return shapes | {f"{crf.PREFIX}transitions.bias": (outputs, outputs)}
 
 
 def resolve_task(

@@ -14,6 +14,7 @@ import mindspore as ms
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from model_utils.errors import ConfigError
+from src.nn import crf
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ class LearningRate(nn.Cell):
         return ops.ones_like(progress)
 
 
+CRF_RATE = 100.0  # times the learning rate: transitions begin at 0, and the rate of trained weights hardly moves them
 _fused_adam_weight_decay = ops.AdamWeightDecay()
 _fused_adam = ops.Adam()
 
@@ -127,6 +129,7 @@ class Optimizer(nn.Cell):
         self.settings = settings
         self.adapted = tuple(not any(word in p.name for word in settings.decay_filter) for p in self.parameters)
         self.decayed = tuple(adapted and settings.weight_decay > 0.0 for adapted in self.adapted)
+        self.is_crf = tuple(p.name.startswith(crf.PREFIX) for p in self.parameters)
 
     def construct(
         self, gradients: tuple[Tensor, ...], apply_update: Tensor, step: Tensor, elapsed: Tensor, rate_factor: Tensor
@@ -134,7 +137,8 @@ class Optimizer(nn.Cell):
         rate = self.learning_rate(step, elapsed) * rate_factor * ops.cast(apply_update, ms.float32)
         beta1, beta2 = self.betas(apply_update)
         for i in range(len(self.decayed)):
-            self.update(i, rate, gradients[i], beta1, beta2)
+            own_rate = CRF_RATE * rate if self.is_crf[i] else rate
+            self.update(i, own_rate, gradients[i], beta1, beta2)
         ops.assign_add(self.global_step, ops.cast(apply_update, ms.int32))
         return rate
 
