@@ -146,6 +146,7 @@ def test_vectors_exports_and_searches_pool_as_in_training(folder: Path, tmp_path
     records = [{"text_a": text} for text in ("fine lovely film", "great fine", "poor awful plot", "dull")]
     predictor = model.predictor(embeddings=True)
     answers = predictor.predict(records)
+    assert "| pooling | max |" in (folder / "run/README.md").read_text()
     assert answers == model.predictor(embeddings=True, pooling="max").predict(records)
     assert answers != model.predictor(embeddings=True, pooling="mean").predict(records)
     search = TextSearch(predictor, [NumberedRecord(line, record) for line, record in enumerate(records[1:], 2)], 1)
