@@ -133,7 +133,10 @@ def test_scores_are_learnt_and_answers_are_those_of_the_evaluation(folder: Path)
     assert results["test_pearson_correlation"] == pytest.approx(pearsonr(scores, cosines).statistic, abs=1e-4)
     texts = zip(table["text_a"], table["text_b"], strict=True)
     records = [dict(zip(("text_a", "text_b"), pair, strict=False)) for pair in [*texts, ("a",), ("a", "dull " * 40)]]
-    answers = ModelFolder.load(folder / "run").predictor().predict(records)
+    model = ModelFolder.load(folder / "run")
+    with pytest.raises(ConfigError, match="normalise applies to embeddings, but the model's task is embedding_pairs"):
+        model.predictor(normalise=True)
+    answers = model.predictor().predict(records)
     assert [answer["score"] for answer in answers[:-2]] == pytest.approx(cosines, abs=1e-5)
     assert answers[-2]["error"].startswith("text_b is missing") and "set embeddings to true" in answers[-2]["error"]
     assert answers[-1]["truncated"] is True
