@@ -165,9 +165,10 @@ class EmbeddingTask(Task):
         else:
             examples = self._read(name)
         examples = sample(examples, config.max_samples(name), config.seed)
-        lowest, highest = self.score_range or (0.0, 1.0)
-        scaled = [str((score_of(pair) - lowest) / (highest - lowest)) if pair.label else None for pair in examples]
-        examples = [replace(pair, label=label) for pair, label in zip(examples, scaled, strict=True)]
+        if name == TRAIN and self.score_range:  # correlations do not need the scale, and predictions show the file's
+            lowest, highest = self.score_range
+            scaled = [str((score_of(pair) - lowest) / (highest - lowest)) for pair in examples]
+            examples = [replace(pair, label=label) for pair, label in zip(examples, scaled, strict=True)]
         return PairSplit(name, examples, None, self.tokenizer, config.max_seq_length)
 
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
