@@ -176,10 +176,14 @@ def test_pairs_without_scores_find_each_other(tmp_path: Path, caplog: pytest.Log
     assert messages_of(caplog, f"{tmp_path}/train.tsv: pairs without scores")
 
 
-def test_texts_alone_are_evaluated_by_scored_pairs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_texts_alone_are_evaluated_by_scored_pairs(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Beside a teacher, which has no dropout."""
     write_data(tmp_path, "train", 64, "text_a")
     write_data(tmp_path, "dev", 32, "text_a", "text_b", "label")
-    run_embeddings.main(config_of(tmp_path, epoch_num=1, **{"albert_cfg.hidden_dropout_prob": 0.1}))
+    changes = {"teacher": folder / "run", "albert_cfg.hidden_dropout_prob": 0.1}
+    run_embeddings.main(config_of(tmp_path, epoch_num=1, **changes))
     results = read(tmp_path / "run/eval_results.json")
     assert results["spearman_correlation"] != results["baselines"]["spearman_correlation"]
     assert messages_of(caplog, f"{tmp_path}/train.tsv: texts alone")

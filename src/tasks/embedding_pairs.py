@@ -90,8 +90,8 @@ class EmbeddingTask(Task):
             config.refuse(["dev_ratio"], NO_DEV_SPLIT)
         self.selection = "spearman_correlation" if config.do_eval and self.columns[dev_source].label else "mrr"
         self.score_range = self._check_training() if config.do_train else None
-        losses = AlbertForPairScores if self.score_range else AlbertForPairs
-        self.spec = replace(EMBEDDING_PAIRS, scores=self._scores, texts_per_row=2, losses=losses)
+        training_network = AlbertForPairScores if self.score_range else AlbertForPairs
+        self.spec = replace(EMBEDDING_PAIRS, scores=pair_vectors, texts_per_row=2, losses=training_network)
         text_columns = {}
         if config.do_train:
             table = read_table(self.files[TRAIN])
@@ -147,15 +147,14 @@ class EmbeddingTask(Task):
         logger.info(f"{file}: pairs with scores; cosines learn {lowest:g} as 0 and {highest:g} as 1")
         return lowest, highest
 
-    def _scores(self, architecture: AlbertConfig, task_info: EmbeddingsInfo) -> nn.Cell:
-        """Return the network; raise ConfigError if it is to learn from texts alone without dropout."""
+    def check_architecture(self, architecture: AlbertConfig) -> None:
+        """Raise ConfigError if a model without dropout is to learn from texts alone."""
         has_dropout = architecture.hidden_dropout_prob or architecture.attention_probs_dropout_prob
         if self.config.do_train and not self.columns[TRAIN].text_b and not has_dropout:
             raise ConfigError(
                 f"{self.files[TRAIN]} has texts alone, which are pairs by dropout, but the model has none: set "
                 "albert_cfg.hidden_dropout_prob and albert_cfg.attention_probs_dropout_prob to 0.1"
             )
-        return PairVectors(architecture, task_info.pooling)
 
     def split(self, name: str) -> "PairSplit":
         config = self.config
@@ -210,6 +209,11 @@ class PairSplit(ClassificationSplit):
         apart = ClassificationSplit(self.name, texts, None, self.tokenizer, self.max_seq_length).features()
         counts = apart.values["input_ids"].counts
         widths = 2 * counts.reshape(-1, 2).max(1)
+def pair_vectors(architecture: AlbertConfig, task_info: EmbeddingsInfo) -> nn.Cell:
+    """Return the network of two vectors a row."""
+    return PairVectors(architecture, task_info.pooling)
+
+
         begins = np.add.outer(np.cumsum(widths) - widths, np.arange(2)).ravel()  # entries of the texts' first tokens
         entries = np.repeat(begins - 2 * (np.cumsum(counts) - counts), counts) + 2 * np.arange(counts.sum())
         columns = token_columns(self.tokenizer, 2 * self.max_seq_length)
