@@ -89,10 +89,16 @@ def test_a_text_differs_from_itself_by_dropout_in_training() -> None:
 def test_ranks_are_counted_and_equal_cosines_share_theirs() -> None:
     first = np.eye(3, dtype=np.float32)
     second = first[[0, 0, 1]]  # the second text's own vector is another's, too, and the third's is not near
-    assert retrieval_metrics(first, first) == {"mrr": 1.0, "accuracy_at_1": 1.0}
-    found = retrieval_metrics(first, second)
+    assert retrieval_metrics(first, first, "abc") == {"mrr": 1.0, "accuracy_at_1": 1.0}
+    found = retrieval_metrics(first, second, "abc")
     assert found == {"mrr": pytest.approx((1 / 1.5 + 1 / 2.5 + 1 / 2) / 3), "accuracy_at_1": 0}
-    assert retrieval_metrics(*[np.ones((1500, 1))] * 2)["mrr"] == pytest.approx(1 / 750.5)
+    assert retrieval_metrics(*[np.ones((1500, 1))] * 2, [*map(str, range(1500))])["mrr"] == pytest.approx(1 / 750.5)
+
+
+def test_a_second_text_of_several_rows_is_found_by_each() -> None:
+    vectors = np.eye(2, dtype=np.float32)[[0, 0, 1, 0]]
+    assert retrieval_metrics(vectors, vectors, ["a", "a", "b", "a"]) == {"mrr": 1.0, "accuracy_at_1": 1.0}
+    assert retrieval_metrics(vectors[::-1], vectors, ["a", "a", "b", "a"])["mrr"] == 0.75
 
 
 def write_data(folder: Path, name: str, rows: int, *names: str) -> None:
@@ -140,6 +146,7 @@ def test_scores_are_learnt_and_answers_are_those_of_the_evaluation(folder: Path)
     assert [answer["score"] for answer in answers[:-2]] == pytest.approx(cosines, abs=1e-5)
     assert answers[-2]["error"].startswith("text_b is missing") and "set embeddings to true" in answers[-2]["error"]
     assert answers[-1]["truncated"] is True
+    assert "| pooling | max |" in (folder / "run/README.md").read_text()
     run_embeddings.main(config_of(folder, pooling="max", do_predict=True))  # again: it has finished
     assert read(folder / "run/eval_results.json") == results
 
@@ -149,7 +156,6 @@ def test_vectors_exports_and_searches_pool_as_in_training(folder: Path, tmp_path
     records = [{"text_a": text} for text in ("fine lovely film", "great fine", "poor awful plot", "dull")]
     predictor = model.predictor(embeddings=True)
     answers = predictor.predict(records)
-    assert "| pooling | max |" in (folder / "run/README.md").read_text()
     assert answers == model.predictor(embeddings=True, pooling="max").predict(records)
     assert answers != model.predictor(embeddings=True, pooling="mean").predict(records)
     search = TextSearch(predictor, [NumberedRecord(line, record) for line, record in enumerate(records[1:], 2)], 1)

@@ -179,25 +179,39 @@ class EmbeddingTask(Task):
             columns["label"] = prepared.records.array(LABELS)
             metrics = assess("spearman_correlation", columns["prediction"], columns["label"])
         elif split.name == "dev" or not any(used.label for used in self.columns.values()):
-            metrics = retrieval_metrics(first, second)
+            metrics = retrieval_metrics(first, second, [pair.text_b for pair in split.examples])
         return EvaluationResult(metrics, partial(write_text_predictions, split=split, columns=columns))
 
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
         return (self.start_metrics or {}).get(dev.split.name, {})
 
 
-def retrieval_metrics(first: np.ndarray, second: np.ndarray) -> dict[str, float]:
-    """Return how well first texts find their own second texts among all, given vectors (rows, H) of length 1.
+def retrieval_metrics(first: np.ndarray, second: np.ndarray, second_texts: Sequence[str]) -> dict[str, float]:
+    """Return how well first texts find their own second texts among all different ones.
 
     mrr is the mean reciprocal rank, accuracy_at_1 the share of rank 1; half of the equally near texts come before.
+
+    Args:
+        first, second: vectors (rows, H) of length 1.
+        second_texts: of the rows; a text in several rows is a single one to find, with the vector of its first row.
     """
+    text_ids: dict[str, int] = {}
+    gold_ids = np.array([text_ids.setdefault(text, len(text_ids)) for text in second_texts])
+    first_rows = np.unique(gold_ids, return_index=True)[1]
+    candidates = second[first_rows]
     ranks = []
     for start in range(0, len(first), QUERIES_AT_ONCE):
-        cosines = first[start : start + QUERIES_AT_ONCE] @ second.T
-        own = np.diagonal(cosines, start)[:, None]
-        ranks.append(0.5 + (cosines > own).sum(1) + (cosines == own).sum(1) / 2)
+        rows = slice(start, start + QUERIES_AT_ONCE)
+        cosines = first[rows] @ candidates.T
+        gold_cosines = np.take_along_axis(cosines, gold_ids[rows, None], 1)
+        ranks.append(0.5 + (cosines > gold_cosines).sum(1) + (cosines == gold_cosines).sum(1) / 2)
     rank = np.concatenate(ranks)
     return {"mrr": float((1 / rank).mean()), "accuracy_at_1": float((rank == 1).mean())}
+
+
+def pair_vectors(architecture: AlbertConfig, task_info: EmbeddingsInfo) -> nn.Cell:
+    """Return the network of two vectors a row."""
+    return PairVectors(architecture, task_info.pooling)
 
 
 class PairSplit(ClassificationSplit):
@@ -209,12 +223,8 @@ class PairSplit(ClassificationSplit):
         apart = ClassificationSplit(self.name, texts, None, self.tokenizer, self.max_seq_length).features()
         counts = apart.values["input_ids"].counts
         widths = 2 * counts.reshape(-1, 2).max(1)
-def pair_vectors(architecture: AlbertConfig, task_info: EmbeddingsInfo) -> nn.Cell:
-    """Return the network of two vectors a row."""
-    return PairVectors(architecture, task_info.pooling)
-
-
-        begins = np.add.outer(np.cumsum(widths) - widths, np.arange(2)).ravel()  # entries of the texts' first tokens
+        # Token t of text c goes to row_begin + 2t + c.
+        begins = np.add.outer(np.cumsum(widths) - widths, np.arange(2)).ravel()
         entries = np.repeat(begins - 2 * (np.cumsum(counts) - counts), counts) + 2 * np.arange(counts.sum())
         columns = token_columns(self.tokenizer, 2 * self.max_seq_length)
         values = {name: Ragged(np.full(widths.sum(), columns[name].padding, np.int32), widths) for name in columns}
