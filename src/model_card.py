@@ -31,7 +31,7 @@ METADATA = re.compile(r"---\n(.*?)---\n", re.DOTALL)
 SECTION = re.compile(r"^## (.+)\n\n", re.MULTILINE)
 SEAL = re.compile(r"<!-- written by albert-mindspore, sha256 [0-9a-f]{64} -->\n\Z")
 SETTINGS = "train_steps epoch_num train_batch_size accumulation_steps max_seq_length warmup_ratio seed".split()
-CHANGES_OF_LOSS = ("freeze", "label_smoothing", "class_weights")  # listed where they are set
+OPTIONS = ("freeze", "label_smoothing", "class_weights", "crf", "pooling")  # listed where they are set
 LIMITS = "- Longer texts are cut, or read in windows.\n- It repeats the prejudices of its training texts.\n"
 HUB_TASKS = dict.fromkeys(("classification", "regression", "multi_label"), "text-classification")
 HUB_TASKS |= dict.fromkeys(("squad_v1", "squad_v2"), "question-answering")
@@ -56,7 +56,7 @@ def write_training_card(
     optimizer = config.optimizer_cfg.optimizer
     learning_rate = getattr(config.optimizer_cfg, optimizer).learning_rate
     settings = {"optimizer": optimizer, "learning_rate": learning_rate or "0 (by the model's width)"}
-    settings |= {key: value for key, value in config if key in SETTINGS or (key in CHANGES_OF_LOSS and value)}
+    settings |= {key: value for key, value in config if key in SETTINGS or (key in OPTIONS and value)}
     start = config.load_pretrain_checkpoint_path
     warnings = "".join(f"- {inline(warning)}\n" for warning in results.get("remarks", ()))
     rows = ((key, round(value, 4), baselines.get(key, "")) for key, value in metrics.items())

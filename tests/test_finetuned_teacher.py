@@ -16,6 +16,7 @@ from src.albert_config import AlbertConfig
 from src.albert_for_finetune import (
     AlbertForMultiLabel,
     AlbertForMultipleChoice,
+    AlbertForPairScores,
     AlbertForQuestionAnswering,
     AlbertForRegression,
     AlbertForSequenceClassification,
@@ -33,7 +34,6 @@ from src.finetune_eval_model import (
 from src.finetuning.finetuned_teacher import check_teacher
 from src.model_folder import ModelFolder
 from src.nn.losses import divergence
-from src.tasks.classification import RegressionInfo
 from tests.helpers.classifier_run import config_of, read, train_classifier, write_classifier_data
 from tests.helpers.tiny_model import KEY, TINY, batch
 
@@ -170,9 +170,9 @@ def test_a_teacher_needs_a_training(data: Path, teacher: Path) -> None:
         config_of(data, None, do_train=False, load_finetune_checkpoint_path=teacher, teacher=teacher)
 
 
-def test_a_regression_has_no_temperature(data: Path, teacher: Path) -> None:
-    task = SimpleNamespace(
-        task_info=RegressionInfo(task="regression"), config=config_of(data, None, teacher=teacher, temperature=3.0)
-    )
+@pytest.mark.parametrize("losses", [AlbertForRegression, AlbertForPairScores])
+def test_scores_have_no_temperature(data: Path, teacher: Path, losses: type[TrainingNetwork]) -> None:
+    config = config_of(data, None, teacher=teacher, temperature=3.0)
+    task = SimpleNamespace(spec=SimpleNamespace(losses=losses), config=config)
     with pytest.raises(ConfigError, match="temperature"):
         check_teacher(ModelFolder.load(teacher), task, teacher)

@@ -19,6 +19,7 @@ from src.inference.onnx_graph import FLOAT
 from src.inference.onnx_network import NetworkGraph, quantise_rows
 from src.model_folder import ModelFolder
 from src.tasks import TASKS
+from src.tasks.embedding_pairs import EmbeddingsConfig
 from tests.helpers.classifier_run import train_classifier, write_classifier_data
 from tests.helpers.trained_folders import ARCHITECTURE, make_folder
 
@@ -35,8 +36,9 @@ def exported(run: Path, name: Path, int8: str = DYNAMIC, **settings: Any) -> Pat
     return name.with_name(f"{name.name}.onnx")
 
 
-def test_every_task_that_is_trained_can_be_compared() -> None:
-    assert TASK_MAKERS.keys() == {spec.config for spec in TASKS.values() if spec.config}
+def test_every_task_that_is_trained_can_be_compared_but_vectors() -> None:
+    assert {*TASK_MAKERS, EmbeddingsConfig} == {spec.config for spec in TASKS.values() if spec.config}
+    assert EmbeddingsConfig not in TASK_MAKERS
 
 
 @pytest.mark.oracles
@@ -87,15 +89,21 @@ def test_a_file_that_loses_too_much_is_not_left_behind(
 
 def test_a_comparison_without_data_is_refused(classifier: Path, tmp_path: Path) -> None:
     model = ModelFolder.load(classifier).predictor(portable=True)
-    masks = ModelFolder.load(make_folder(tmp_path / "masks", "fill_mask")).predictor(portable=True)
     yaml = tmp_path / "eval.yaml"
     yaml.write_text("task_name: sst-2\ndata_dir: SST-2\n")
     refused = {"": r"config\.yaml is missing: give --eval_config_path", str(yaml): "labels is .*'so so'"}
     for config_path, sentence in refused.items():
         with pytest.raises(UserError, match=sentence):
             Int8Check(model, config_path, 0.005)
-    with pytest.raises(UserError, match="fill_mask has not"):
-        Int8Check(masks, "", 0.005)
+
+
+@pytest.mark.parametrize(
+    ("task", "embeddings"), [("fill_mask", False), ("embedding_pairs", False), ("embedding_pairs", True)]
+)
+def test_tasks_without_a_development_split_are_refused(tmp_path: Path, task: str, embeddings: bool) -> None:
+    model = ModelFolder.load(make_folder(tmp_path / "run", task)).predictor(embeddings, portable=True)
+    with pytest.raises(UserError, match=f"{'embeddings' if embeddings else task} does not offer: use int8=none"):
+        Int8Check(model, "", 0.005)
 
 
 def test_choices_are_computed_one_by_one(tmp_path: Path) -> None:

@@ -89,10 +89,16 @@ def test_a_text_differs_from_itself_by_dropout_in_training() -> None:
 def test_ranks_are_counted_and_equal_cosines_share_theirs() -> None:
     first = np.eye(3, dtype=np.float32)
     second = first[[0, 0, 1]]  # the second text's own vector is another's, too, and the third's is not near
-    assert retrieval_metrics(first, first) == {"mrr": 1.0, "accuracy_at_1": 1.0}
-    found = retrieval_metrics(first, second)
+    assert retrieval_metrics(first, first, "abc") == {"mrr": 1.0, "accuracy_at_1": 1.0}
+    found = retrieval_metrics(first, second, "abc")
     assert found == {"mrr": pytest.approx((1 / 1.5 + 1 / 2.5 + 1 / 2) / 3), "accuracy_at_1": 0}
-    assert retrieval_metrics(*[np.ones((1500, 1))] * 2)["mrr"] == pytest.approx(1 / 750.5)
+    assert retrieval_metrics(*[np.ones((1500, 1))] * 2, [*map(str, range(1500))])["mrr"] == pytest.approx(1 / 750.5)
+
+
+def test_a_second_text_of_several_rows_is_found_by_each() -> None:
+    vectors = np.eye(2, dtype=np.float32)[[0, 0, 1, 0]]
+    assert retrieval_metrics(vectors, vectors, ["a", "a", "b", "a"]) == {"mrr": 1.0, "accuracy_at_1": 1.0}
+    assert retrieval_metrics(vectors[::-1], vectors, ["a", "a", "b", "a"])["mrr"] == 0.75
 
 
 def write_data(folder: Path, name: str, rows: int, *names: str) -> None:
@@ -128,15 +134,19 @@ def test_scores_are_learnt_and_answers_are_those_of_the_evaluation(folder: Path)
         assert results[name] > results["baselines"][name] + 0.2
     table = read_columns(folder / "run/predictions_test.tsv")
     scores, cosines = (np.array(table[name], float) for name in ("label", "prediction"))
-    assert set(scores) == {0, 1}
+    assert set(scores) == {1, 5}
     assert results["test_spearman_correlation"] == pytest.approx(spearmanr(scores, cosines).statistic, abs=1e-4)
     assert results["test_pearson_correlation"] == pytest.approx(pearsonr(scores, cosines).statistic, abs=1e-4)
     texts = zip(table["text_a"], table["text_b"], strict=True)
     records = [dict(zip(("text_a", "text_b"), pair, strict=False)) for pair in [*texts, ("a",), ("a", "dull " * 40)]]
-    answers = ModelFolder.load(folder / "run").predictor().predict(records)
+    model = ModelFolder.load(folder / "run")
+    with pytest.raises(ConfigError, match="normalise applies to embeddings, but the model's task is embedding_pairs"):
+        model.predictor(normalise=True)
+    answers = model.predictor().predict(records)
     assert [answer["score"] for answer in answers[:-2]] == pytest.approx(cosines, abs=1e-5)
     assert answers[-2]["error"].startswith("text_b is missing") and "set embeddings to true" in answers[-2]["error"]
     assert answers[-1]["truncated"] is True
+    assert "| pooling | max |" in (folder / "run/README.md").read_text()
     run_embeddings.main(config_of(folder, pooling="max", do_predict=True))  # again: it has finished
     assert read(folder / "run/eval_results.json") == results
 
@@ -172,10 +182,14 @@ def test_pairs_without_scores_find_each_other(tmp_path: Path, caplog: pytest.Log
     assert messages_of(caplog, f"{tmp_path}/train.tsv: pairs without scores")
 
 
-def test_texts_alone_are_evaluated_by_scored_pairs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_texts_alone_are_evaluated_by_scored_pairs(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Beside a teacher, which has no dropout."""
     write_data(tmp_path, "train", 64, "text_a")
     write_data(tmp_path, "dev", 32, "text_a", "text_b", "label")
-    run_embeddings.main(config_of(tmp_path, epoch_num=1, **{"albert_cfg.hidden_dropout_prob": 0.1}))
+    changes = {"teacher": folder / "run", "albert_cfg.hidden_dropout_prob": 0.1}
+    run_embeddings.main(config_of(tmp_path, epoch_num=1, **changes))
     results = read(tmp_path / "run/eval_results.json")
     assert results["spearman_correlation"] != results["baselines"]["spearman_correlation"]
     assert messages_of(caplog, f"{tmp_path}/train.tsv: texts alone")

@@ -197,6 +197,7 @@ class Finetuning:
             raise ConfigError(f"{found} {positions}")
         if task.pairs and self.architecture.type_vocab_size < 2:
             raise ConfigError("type_vocab_size is 1, but the rows of this task are pairs of texts: 2 is needed")
+        task.check_architecture(self.architecture)
         # All evaluations and predictions share this network; each loads its weights into it.
         self.scores = task.spec.scores(self.architecture, task.task_info)
         self.data = TaskData(config, task, self.scores, self.ranks)

@@ -7,6 +7,7 @@ from mindspore import Tensor, nn
 
 from model_utils.errors import ConfigError
 from src.albert_config import AlbertConfig
+from src.albert_for_finetune import AlbertForRegression
 from src.albert_networks import Tensors, TrainingNetwork
 from src.checkpoints.checkpoint_files import load_backbone
 from src.model_folder import ModelFolder
@@ -44,7 +45,7 @@ class FinetunedTeacher:
 
     Raises:
         ConfigError: the teacher is of another vocabulary, task or labels, or reads shorter texts; the task's network
-            has no logits to compare; temperature is given for regression, where nothing is divided by it.
+            has no logits to compare; temperature is given for scores, where nothing is divided by it.
         CheckpointError, DataError: as ModelFolder.load.
     """
 
@@ -68,8 +69,8 @@ class FinetunedTeacher:
 
 def check_teacher(model: ModelFolder, task: Task, folder: Path) -> None:
     """Raise ConfigError if a model cannot teach this task."""
-    if task.task_info.task == "regression":
-        task.config.refuse(["temperature"], "a regression compares scores as they are")
+    if task.spec.losses and issubclass(task.spec.losses, AlbertForRegression):
+        task.config.refuse(["temperature"], "scores are compared as they are")
     if model.tokenizer is None:
         raise ConfigError(f"teacher is {folder}, which has no vocabulary: give the folder of a run or a conversion")
     if (model.tokenizer.sha256, model.tokenizer.do_lower_case) != (task.tokenizer.sha256, task.tokenizer.do_lower_case):

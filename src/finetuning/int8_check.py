@@ -14,7 +14,6 @@ from src.finetuning.task_data import TaskData
 from src.inference.predictor import Predictor
 from src.tasks import TASKS
 from src.tasks.classification_examples import ClassifierConfig
-from src.tasks.embedding_pairs import EmbeddingsConfig, EmbeddingTask
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.multi_label import make_classifier
 from src.tasks.multiple_choice import RaceConfig, RaceTask
@@ -31,7 +30,6 @@ TASK_MAKERS: dict[type[FinetuneConfig], MakeTask] = {
     SquadConfig: SquadTask,
     SquadV2Config: SquadV2Task,
     NerConfig: NerTask,
-    EmbeddingsConfig: EmbeddingTask,
 }
 
 
@@ -51,9 +49,11 @@ class Int8Check:
         assert model.file
         self.model = model
         self.max_loss = max_loss
-        config_class = TASKS[model.task_info.task].config
-        if config_class is None:
-            raise ConfigError(f"int8 needs a development split, which {model.task_info.task} has not: use int8=none")
+        task_name = model.task_info.task
+        config_class = TASKS[task_name].config
+        if config_class not in TASK_MAKERS:
+            needed = "INT8 is checked on a task's development split"
+            raise ConfigError(f"{needed}, which {task_name} does not offer: use int8=none")
         file = Path(config_path) if config_path else model.file.with_name(CONFIG_FILE)
         if not file.is_file():
             raise ConfigError(f"int8 needs the development data, but {file} is missing: give --eval_config_path")
@@ -95,12 +95,12 @@ class Int8Check:
 class _RowNetwork:
     """Network for rows of several interleaved texts, which computes each text as a row of an exported network."""
 
-    def __init__(self, graph: Callable[..., Any], exported: Any, texts: int) -> None:
+    def __init__(self, graph: Callable[..., Any], original: Any, texts: int) -> None:
         self.graph = graph
         self.texts = texts
-        self.input_columns = exported.input_columns
-        self.output_names = exported.output_names
-        self.per_token_outputs = exported.per_token_outputs
+        self.input_columns = original.input_columns
+        self.output_names = original.output_names
+        self.per_token_outputs = original.per_token_outputs
 
     def __call__(self, *columns: Tensor) -> Any:
         if self.texts == 1:

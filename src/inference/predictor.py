@@ -16,7 +16,7 @@ from src.finetune_eval_model import PackedNetwork
 from src.inference.network_batches import PackedBatches, PaddedBatches
 from src.tasks import TASKS
 from src.tasks.answerer import Record
-from src.tasks.fill_mask import POOLER, EmbeddingsAnswerer, MaskAnswerer
+from src.tasks.fill_mask import EMBEDDINGS, POOLER, EmbeddingsAnswerer, MaskAnswerer
 from src.tasks.question_answering import with_threshold
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
@@ -95,8 +95,10 @@ class Predictor:
             answerer.pooling = settings.pooling or getattr(self.task_info, "pooling", "") or POOLER
             answerer.normalise = settings.normalise
             answerer.hidden_size = self.architecture.hidden_size
-        elif settings.pooling not in ("", POOLER) or settings.normalise:
-            raise ConfigError(f"pooling and normalise apply to embeddings, but the model's task is {task}")
+        elif settings.pooling not in ("", POOLER):
+            raise ConfigError(f"pooling applies to embeddings, but the model's task is {task}")
+        if settings.normalise and task != EMBEDDINGS.name:
+            raise ConfigError(f"normalise applies to embeddings, but the model's task is {task}")
 
     def predict(self, records: Sequence[Record]) -> list[Record]:
         """Return one answer per record, in order.

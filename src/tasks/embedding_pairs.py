@@ -90,8 +90,8 @@ class EmbeddingTask(Task):
             config.refuse(["dev_ratio"], NO_DEV_SPLIT)
         self.selection = "spearman_correlation" if config.do_eval and self.columns[dev_source].label else "mrr"
         self.score_range = self._check_training() if config.do_train else None
-        losses = AlbertForPairScores if self.score_range else AlbertForPairs
-        self.spec = replace(EMBEDDING_PAIRS, scores=self._scores, texts_per_row=2, losses=losses)
+        training_network = AlbertForPairScores if self.score_range else AlbertForPairs
+        self.spec = replace(EMBEDDING_PAIRS, scores=pair_vectors, texts_per_row=2, losses=training_network)
         text_columns = {}
         if config.do_train:
             table = read_table(self.files[TRAIN])
@@ -147,15 +147,14 @@ class EmbeddingTask(Task):
         logger.info(f"{file}: pairs with scores; cosines learn {lowest:g} as 0 and {highest:g} as 1")
         return lowest, highest
 
-    def _scores(self, architecture: AlbertConfig, task_info: EmbeddingsInfo) -> nn.Cell:
-        """Return the network; raise ConfigError if it is to learn from texts alone without dropout."""
+    def check_architecture(self, architecture: AlbertConfig) -> None:
+        """Raise ConfigError if a model without dropout is to learn from texts alone."""
         has_dropout = architecture.hidden_dropout_prob or architecture.attention_probs_dropout_prob
         if self.config.do_train and not self.columns[TRAIN].text_b and not has_dropout:
             raise ConfigError(
                 f"{self.files[TRAIN]} has texts alone, which are pairs by dropout, but the model has none: set "
                 "albert_cfg.hidden_dropout_prob and albert_cfg.attention_probs_dropout_prob to 0.1"
             )
-        return PairVectors(architecture, task_info.pooling)
 
     def split(self, name: str) -> "PairSplit":
         config = self.config
@@ -165,9 +164,10 @@ class EmbeddingTask(Task):
         else:
             examples = self._read(name)
         examples = sample(examples, config.max_samples(name), config.seed)
-        lowest, highest = self.score_range or (0.0, 1.0)
-        scaled = [str((score_of(pair) - lowest) / (highest - lowest)) if pair.label else None for pair in examples]
-        examples = [replace(pair, label=label) for pair, label in zip(examples, scaled, strict=True)]
+        if name == TRAIN and self.score_range:  # correlations do not need the scale, and predictions show the file's
+            lowest, highest = self.score_range
+            scaled = [str((score_of(pair) - lowest) / (highest - lowest)) for pair in examples]
+            examples = [replace(pair, label=label) for pair, label in zip(examples, scaled, strict=True)]
         return PairSplit(name, examples, None, self.tokenizer, config.max_seq_length)
 
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
@@ -179,25 +179,39 @@ class EmbeddingTask(Task):
             columns["label"] = prepared.records.array(LABELS)
             metrics = assess("spearman_correlation", columns["prediction"], columns["label"])
         elif split.name == "dev" or not any(used.label for used in self.columns.values()):
-            metrics = retrieval_metrics(first, second)
+            metrics = retrieval_metrics(first, second, [pair.text_b for pair in split.examples])
         return EvaluationResult(metrics, partial(write_text_predictions, split=split, columns=columns))
 
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
         return (self.start_metrics or {}).get(dev.split.name, {})
 
 
-def retrieval_metrics(first: np.ndarray, second: np.ndarray) -> dict[str, float]:
-    """Return how well first texts find their own second texts among all, given vectors (rows, H) of length 1.
+def retrieval_metrics(first: np.ndarray, second: np.ndarray, second_texts: Sequence[str]) -> dict[str, float]:
+    """Return how well first texts find their own second texts among all different ones.
 
     mrr is the mean reciprocal rank, accuracy_at_1 the share of rank 1; half of the equally near texts come before.
+
+    Args:
+        first, second: vectors (rows, H) of length 1.
+        second_texts: of the rows; a text in several rows is a single one to find, with the vector of its first row.
     """
+    text_ids: dict[str, int] = {}
+    gold_ids = np.array([text_ids.setdefault(text, len(text_ids)) for text in second_texts])
+    first_rows = np.unique(gold_ids, return_index=True)[1]
+    candidates = second[first_rows]
     ranks = []
     for start in range(0, len(first), QUERIES_AT_ONCE):
-        cosines = first[start : start + QUERIES_AT_ONCE] @ second.T
-        own = np.diagonal(cosines, start)[:, None]
-        ranks.append(0.5 + (cosines > own).sum(1) + (cosines == own).sum(1) / 2)
+        rows = slice(start, start + QUERIES_AT_ONCE)
+        cosines = first[rows] @ candidates.T
+        gold_cosines = np.take_along_axis(cosines, gold_ids[rows, None], 1)
+        ranks.append(0.5 + (cosines > gold_cosines).sum(1) + (cosines == gold_cosines).sum(1) / 2)
     rank = np.concatenate(ranks)
     return {"mrr": float((1 / rank).mean()), "accuracy_at_1": float((rank == 1).mean())}
+
+
+def pair_vectors(architecture: AlbertConfig, task_info: EmbeddingsInfo) -> nn.Cell:
+    """Return the network of two vectors a row."""
+    return PairVectors(architecture, task_info.pooling)
 
 
 class PairSplit(ClassificationSplit):
@@ -209,7 +223,8 @@ class PairSplit(ClassificationSplit):
         apart = ClassificationSplit(self.name, texts, None, self.tokenizer, self.max_seq_length).features()
         counts = apart.values["input_ids"].counts
         widths = 2 * counts.reshape(-1, 2).max(1)
-        begins = np.add.outer(np.cumsum(widths) - widths, np.arange(2)).ravel()  # entries of the texts' first tokens
+        # Token t of text c goes to row_begin + 2t + c.
+        begins = np.add.outer(np.cumsum(widths) - widths, np.arange(2)).ravel()
         entries = np.repeat(begins - 2 * (np.cumsum(counts) - counts), counts) + 2 * np.arange(counts.sum())
         columns = token_columns(self.tokenizer, 2 * self.max_seq_length)
         values = {name: Ragged(np.full(widths.sum(), columns[name].padding, np.int32), widths) for name in columns}

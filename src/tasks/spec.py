@@ -170,6 +170,9 @@ class Task(ABC):
     def check_ready(self, records: RecordSet, path: Path) -> None:  # noqa: B027
         """Raise DataError if ready features do not fit this task, beyond what their manifest says."""
 
+    def check_architecture(self, architecture: AlbertConfig) -> None:  # noqa: B027
+        """Raise ConfigError if a model of this architecture cannot learn the task."""
+
     def row_weights(self, train: RecordSet) -> np.ndarray | None:
         """Return how much each training row counts in the loss, (rows,) float32; None: all alike."""
         return None
