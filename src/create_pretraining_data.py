@@ -270,6 +270,8 @@ def gather_facts(
     stored = asdict(settings)
     if config.word_segmenter == "none":  # as in data from before this key
         del stored["word_segmenter"]
+    else:
+        stored["word_segmenter_version"] = load_jieba().__version__
     common = Path(os.path.commonpath([file.absolute().parent for file in files]))  # some paths may be relative
     return {
         "task": TASK,
@@ -385,10 +387,8 @@ def main(config: CreateDataConfig) -> None:
         rows = open_records(path, TASK).num_rows
         logger.info(f"{path} is complete, {rows:,} examples from this text with these settings: nothing to do")
         return
-    if config.word_segmenter == JIEBA:
-        load_jieba()
-        if tokenizer.added is not None:
-            raise DataError(f"{tokenizer.file} has added tokens, which word_segmenter=jieba does not keep whole")
+    if config.word_segmenter == JIEBA and tokenizer.added is not None:
+        raise DataError(f"{tokenizer.file} has added tokens, which word_segmenter=jieba does not keep whole")
     maker = UnitMaker(tokenizer, settings, config.random_seed, config.passes)
     # With NSP a unit needs other documents, because random segments come from the same unit.
     documents = read_documents(files, config.text_key)
