@@ -15,7 +15,11 @@ from tests.helpers.small_text import make_records
 from tests.helpers.trained_folders import SPECIALS
 
 TEXT = "我们在北京大学读书，Café 的T恤和卡拉OK很好。"
-IN_TWOS = "__version__ = '1'\nsetLogLevel = int\ndef cut(text):\n    return [text[i : i + 2] for i in range(0, len(text), 2)]\n"
+IN_TWOS = """__version__ = "1"
+setLogLevel = int
+def cut(text):
+    return [text[i : i + 2] for i in range(0, len(text), 2)]
+"""
 JIEBA = {"spm_model_file": "", "word_segmenter": "jieba", "max_seq_length": 64}
 
 
