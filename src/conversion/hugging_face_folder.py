@@ -24,6 +24,7 @@ from src.model_card import write_hugging_face_card
 from src.model_folder import ModelFolder
 from src.tasks import HEADS
 from src.tasks.classification import CLASSIFICATION, REGRESSION
+from src.tasks.embedding_pairs import EMBEDDING_PAIRS
 from src.tasks.entities import find_scheme
 from src.tasks.multi_label import MULTI_LABEL
 from src.tasks.question_answering import SQUAD_V1
@@ -154,8 +155,8 @@ def _stated_task(described: ConfigSchema, outputs: int, file: Path) -> dict[str,
         file: config.json, for errors.
     """
     tasks = [TASK_OF[name] for name in described.architectures or () if name in TASK_OF]
-    if not tasks:
-        return {}
+    if not tasks:  # an encoder has settings only if its vectors were trained
+        return described.albert_mindspore and described.albert_mindspore | {"task": EMBEDDING_PAIRS.name}
     task = tasks[0]
     if task == CLASSIFICATION.name and described.problem_type == PROBLEM_TYPES[MULTI_LABEL.name]:
         task = MULTI_LABEL.name
