@@ -571,7 +571,7 @@ def test_a_process_that_dies_is_interrupted_or_finds_no_such_test_counts_as_a_fa
     ("linter", "line", "finding"),
     [
         ("ruff check", "import uuid  # noqa: E402", "F401"),
-        ("ruff format", "x = {'a':1}", "model_utils/messages.py:67"),
+        ("ruff format", "x = {'a':1}", "unformatted: File would be reformatted"),
         ("mypy", 'NUMBER: int = "no number"', "[assignment]"),
         ("lint-imports", "from model_utils import errors  # noqa: E402, F401", "messages -> model_utils.errors"),
     ],
