@@ -9,6 +9,7 @@ import contextlib
 import errno
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 Check = Callable[[Callable[..., Any]], None]
 TOLERANCE = 1e-5  # of an output's largest entry, or of 1 where that is smaller
 FORBIDDEN = 1e20  # larger values are masks, not logits: compared relative to themselves
+_VARIABLES = re.compile(rb"(CNode_\d+\$)(\w+(?:\$\w+)+)")  # of one node; MindSpore writes them in the order of a set
 SCRATCH = "network"  # name of the file while MindSpore writes it
 LARGEST = 2**31 - 2**24  # bytes of weights; protocol buffers hold less than 2 GiB
 SHAPES = (1, 9), (3, 24)  # (batch, length) that files are checked on, besides the longest
@@ -167,14 +169,15 @@ def _write(model: Predictor, file: Path, file_format: str, fixed_shape: tuple[in
 
 
 def _make_reproducible(mindir: Path) -> None:
-    """Rewrite a MINDIR without what differs between processes: a phase with time and address, and an order."""
+    """Rewrite a MINDIR without what differs between processes: a phase with time and address, and two orders."""
     model = mind_ir_pb2.ModelProto()
     model.ParseFromString(mindir.read_bytes())
     for attribute in model.graph.attribute:
         if attribute.s.startswith(b"export.mindir."):
             attribute.s = b"export.mindir"
     model.primitives.sort(key=lambda primitive: primitive.name)  # nodes refer to them by name
-    mindir.write_bytes(model.SerializeToString(deterministic=True))
+    content = model.SerializeToString(deterministic=True)
+    mindir.write_bytes(_VARIABLES.sub(lambda names: names[1] + b"$".join(sorted(names[2].split(b"$"))), content))
 
 
 @contextlib.contextmanager
