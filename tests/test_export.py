@@ -24,7 +24,7 @@ from model_utils.schema import load_config
 from src.checkpoints.checkpoint_files import save_checkpoint
 from src.inference.deploy_config import AIR, MINDIR, ONNX, ExportConfig
 from src.inference.exported_model import fused_network, load_exported, load_mindir, read_description
-from src.inference.exporting import check, export_model
+from src.inference.exporting import check, export_model, make_reproducible
 from src.inference.predictor import Predictor
 from src.model_folder import ModelFolder, read_task_info
 from src.tasks import TASKS
@@ -350,6 +350,16 @@ def test_two_processes_write_the_same_bytes(classifier: Path, tmp_path: Path) ->
         subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     for file in (tmp_path / "first").iterdir():
         assert file.read_bytes() == (tmp_path / "second" / file.name).read_bytes(), file.name
+
+
+def test_variables_of_a_node_have_one_order(tmp_path: Path) -> None:
+    """MindSpore writes the names in the order of their addresses."""
+    file = exported(portable_model(make_folder(tmp_path / "run", "fill_mask", ONE_LAYER)), tmp_path / "out" / "m")
+    content = file.read_bytes()
+    assert b"$mlm_logits$rows" in content
+    file.write_bytes(content.replace(b"$mlm_logits$rows", b"$rows$mlm_logits"))
+    make_reproducible(file)
+    assert file.read_bytes() == content
 
 
 # --- bad input ---

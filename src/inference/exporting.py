@@ -163,12 +163,12 @@ def _write(model: Predictor, file: Path, file_format: str, fixed_shape: tuple[in
     if not scratch_file.exists():
         raise OSError(errno.EIO, "MindSpore has written nothing (is the disk full?)", str(file))
     if file_format == MINDIR:
-        _make_reproducible(scratch_file)
+        make_reproducible(scratch_file)
     make_readable(scratch_file)  # MindSpore makes it readable by its owner only
     scratch_file.replace(file)
 
 
-def _make_reproducible(mindir: Path) -> None:
+def make_reproducible(mindir: Path) -> None:
     """Rewrite a MINDIR without what differs between processes: a phase with time and address, and two orders."""
     model = mind_ir_pb2.ModelProto()
     model.ParseFromString(mindir.read_bytes())
