@@ -39,6 +39,12 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     TopologicalSorter({name: graph.find_modules_directly_imported_by(name) for name in graph.modules}).prepare()
 
 
+def test_what_the_image_copies_is_not_kept_from_docker() -> None:
+    copied = re.findall(r"^COPY (.+) \S+$", (ROOT / "deploy/Dockerfile").read_text("utf-8"), re.MULTILINE)
+    ignored = (ROOT / "deploy/Dockerfile.dockerignore").read_text("utf-8").splitlines()
+    assert {f"!{name}" for names in copied for name in names.split()} == {line for line in ignored if line[0] == "!"}
+
+
 def test_every_module_says_what_it_holds() -> None:
     assert [
         file
