@@ -68,6 +68,23 @@ def test_characters_that_no_workbook_holds_are_replaced(tmp_path: Path) -> None:
     assert sheet["B2"].value == "12345678901234567"  # as a number Excel would round it
 
 
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".xlsx"])
+def test_two_values_for_a_column_are_refused(tmp_path: Path, ending: str) -> None:
+    record = {"probabilities.good": "mine", "probabilities": {"good": 0.9}}
+    for items in (record.items(), reversed(record.items())):
+        with pytest.raises(DataError, match=r"probabilities\.good"):
+            written(tmp_path / f"out{ending}", [dict(items)])
+        assert not list(tmp_path.iterdir())
+
+
+def test_columns_of_all_records_count(tmp_path: Path) -> None:
+    records = [{f"{number}.{column}": 1 for column in range(2_000)} for number in range(9)]
+    with pytest.raises(DataError, match="16,384 columns"):
+        written(tmp_path / "out.xlsx", records)
+    with pytest.raises(DataError, match="40,000 characters"):
+        written(tmp_path / "out.xlsx", [{"a" * 40_000: 1}])
+
+
 def test_what_a_workbook_cannot_hold_is_refused_before_the_next_record(tmp_path: Path) -> None:
     """Not at the end, when all records have been answered."""
     with write_records(str(tmp_path / "out.xlsx")) as answers, pytest.raises(DataError, match="row 2"):

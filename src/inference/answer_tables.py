@@ -2,7 +2,8 @@
 
 import csv
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,36 +49,56 @@ def write_table(path: Path, answers: Path) -> None:
             writer.writerows(rows)
 
 
-def flattened(record: Row, prefix: str = "") -> Row:
-    """Return a record whose values are text, numbers, booleans or None."""
-    flat: Row = {}
-    for key, value in record.items():
-        if isinstance(value, dict) and value:
-            flat |= flattened(value, f"{prefix}{key}.")
-        elif isinstance(value, list | dict):
-            flat[prefix + key] = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        else:
-            flat[prefix + key] = value
+def flattened(record: Row) -> Row:
+    """Return a record whose values are text, numbers, booleans or None; DataError if two have the same column."""
+    columns = list(_columns(record, ""))
+    flat = dict(columns)
+    if len(flat) < len(columns):
+        name = next(name for name, count in Counter(name for name, _ in columns).items() if count > 1)
+        raise DataError(f"a record has two values for the column {shorten(name)}: write .jsonl")
     return flat
 
 
-def check_record(path: Path, record: Row, index: int) -> None:
-    """Raise DataError if the table cannot hold a record, which has this index: a workbook has limits."""
-    if path.suffix.lower() != WORKBOOK:
-        return
-    row = flattened(record)
-    line = index + 2
-    if line > MOST_ROWS or len(row) > MOST_COLUMNS:
-        raise DataError(
-            f"{path}: a workbook holds {MOST_ROWS:,} rows of {MOST_COLUMNS:,} columns: write .csv or .jsonl"
-        )
-    for name, value in row.items():
-        length = len(value.encode("utf-16-le")) // 2 if isinstance(value, str) else 0
-        if length > MOST_CHARACTERS:
+def _columns(record: Row, prefix: str) -> Iterator[tuple[str, Any]]:
+    """Yield name and value of each column; nested keys become columns."""
+    for key, value in record.items():
+        if isinstance(value, dict) and value:
+            yield from _columns(value, f"{prefix}{key}.")
+        elif isinstance(value, list | dict):
+            yield prefix + key, json.dumps(value, ensure_ascii=False, allow_nan=False)
+        else:
+            yield prefix + key, value
+
+
+class TableCheck:
+    """Check of each record before the next one is answered: DataError if the table cannot hold it.
+
+    Workbooks have limits: rows, columns of all records together, and characters of a cell.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.names: set[str] = set()  # columns so far
+
+    def __call__(self, record: Row, index: int) -> None:
+        """Check a record, which has this index."""
+        row = flattened(record)
+        if self.path.suffix.lower() != WORKBOOK:
+            return
+        line = index + 2
+        new = row.keys() - self.names
+        self.names |= new
+        if line > MOST_ROWS or len(self.names) > MOST_COLUMNS:
             raise DataError(
-                f"{path}: row {line} has {length:,} characters in {shorten(name)}, a cell holds {MOST_CHARACTERS:,}: "
-                "write .csv or .jsonl"
+                f"{self.path}: a workbook holds {MOST_ROWS:,} rows of {MOST_COLUMNS:,} columns: write .csv or .jsonl"
             )
+        for name, value in [*row.items(), *((name, name) for name in new)]:
+            length = len(value.encode("utf-16-le")) // 2 if isinstance(value, str) else 0
+            if length > MOST_CHARACTERS:
+                raise DataError(
+                    f"{self.path}: row {line} has {length:,} characters in {shorten(name)}, a cell holds "
+                    f"{MOST_CHARACTERS:,}: write .csv or .jsonl"
+                )
 
 
 def _write_workbook(file: Path, names: Sequence[str], rows: Sequence[Row]) -> None:

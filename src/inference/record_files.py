@@ -12,7 +12,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +21,7 @@ from model_utils.errors import ConfigError, DataError, first_few, shorten
 from model_utils.files import check_writable, open_file, sync_to_disk, write_atomically
 from model_utils.json_files import parse_json
 from model_utils.messages import silence
-from src.inference.answer_tables import ENDINGS, check_record, write_table
+from src.inference.answer_tables import ENDINGS, TableCheck, write_table
 from src.inference.unfinished_answers import Answers, unfinished_answers
 from src.text.arrow_tables import ARROW_SUFFIXES, is_saved_dataset
 from src.text.text_tables import JSON_SUFFIXES, TableOptions, TextTable, read_table, suffix_of
@@ -203,7 +202,8 @@ def write_records(file: str, fingerprint: str = "", multiple: int = 1) -> Iterat
             output = Path(os.path.realpath(file))
             output.parent.mkdir(parents=True, exist_ok=True)
             with unfinished_answers(output, fingerprint, multiple) as (unfinished, answers):
-                answers.check = partial(check_record, Path(file))
+                if Path(file).suffix.lower() in ENDINGS:
+                    answers.check = TableCheck(Path(file))
                 yield answers
                 answers.stream.flush()
                 if Path(file).suffix.lower() in ENDINGS:
