@@ -94,6 +94,11 @@ def shorten_text(text: str, length: int = 80) -> str:
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of an exception's text, or its class where it has none."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def shorten(value: Any) -> str:
     """Return the repr of a value, shortened for error messages: a wrong value can be of any size and depth."""
     return _SHORT.repr(value)

@@ -10,6 +10,7 @@ import json
 import logging
 import math
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -153,8 +154,9 @@ def describe_use(name: str, task_info: TaskInfo) -> str:
     columns = task_info.text_columns
     fields = TASKS[task_info.task].fields
     keys = [columns.get(key, key) for key in fields if key in columns or not fields[key].optional]
-    command = f"python predict.py --model {json.dumps(name)} --input records.jsonl --output answers.jsonl"
-    return f"{code(command)}\nA record is a JSON object a line, with the keys:\n\n{code(json.dumps(keys))}"
+    command = f"python predict.py --model {shlex.quote(name)} --input records.jsonl --output answers.jsonl"
+    keys_text = json.dumps(keys, ensure_ascii=False)
+    return f"{code(command)}\nA record is a JSON object a line, with the keys:\n\n{code(keys_text)}"
 
 
 def inline(text: Any) -> str:

@@ -141,6 +141,14 @@ def test_a_token_that_the_vocabulary_has(tmp_path: Path, vocabularies: dict[str,
     assert tokenizer.tokenize("the [E1]a") == ["the", "[E1]", "a"] and tokenizer.vocab_size == len(WORDS) + 1
 
 
+@pytest.mark.parametrize("value", [5, True, 1.5])
+def test_lists_of_tokens_that_are_none_are_refused(tmp_path: Path, vocabularies: dict[str, Path], value: float) -> None:
+    names = {"additional_special_tokens": value}
+    theirs = folder_with(tmp_path / "hf", vocabularies["wordpiece"], len(WORDS), special_tokens_map=names)
+    with pytest.raises(DataError, match=rf"special_tokens_map\.json: additional_special_tokens is {value}"):
+        convert("hf", "mindspore", theirs, tmp_path / "ours")
+
+
 @pytest.mark.parametrize(
     ("token", "number", "found"),
     [("[E1]", 3, "3"), ("[E1]", 300, "300"), ("[E1]", -1, "-1"), ("[E1]", "x", "x"), ("the", len(WORDS), "the")],

@@ -18,7 +18,7 @@ from src.albert_networks import ScoresNetwork
 from src.finetune_eval_model import EncoderOutputs
 from src.inference import onnx_network
 from src.inference.deploy_config import ONNX, ExportConfig, PredictConfig
-from src.inference.exported_model import load_exported, load_onnx
+from src.inference.exported_model import OnnxGraph, load_exported
 from src.inference.exporting import export_model
 from src.inference.onnx_network import write_network
 from src.inference.predictor import Predictor
@@ -173,7 +173,7 @@ def test_a_missing_onnxruntime_is_named(classifier: Path, tmp_path: Path, monkey
         exported(portable_model(classifier), tmp_path / "out" / "model")
     assert not (tmp_path / "out").exists()
     with pytest.raises(DataError, match=r"pip install -r requirements-onnx\.txt"):
-        load_onnx(tmp_path / "model.onnx")
+        OnnxGraph(tmp_path / "model.onnx")
 
 
 @pytest.mark.oracles
@@ -183,6 +183,11 @@ def test_damaged_and_older_files_are_refused(classifier_onnx: Path, tmp_path: Pa
     copy = tmp_path / classifier_onnx.name
     described = json.loads(copy.with_suffix(".json").read_text())
     del described["checksum"]
+    inputs, outputs = described["inputs"], described["outputs"]
+    for key, value in (("inputs", []), ("inputs", inputs[:2]), ("outputs", [*outputs, outputs[0]])):
+        copy.with_suffix(".json").write_text(json.dumps(described | {key: value}))
+        with pytest.raises(DataError, match=rf"the {key} .*, its task needs"):
+            load_exported(copy)
     described["inputs"][0]["shape"] = [2, 40]
     copy.with_suffix(".json").write_text(json.dumps(described))
     with pytest.raises(DataError, match=r"shape \(2, 40\) only: export the model again"):
@@ -193,4 +198,4 @@ def test_damaged_and_older_files_are_refused(classifier_onnx: Path, tmp_path: Pa
     for content in (b"", copy.read_bytes(), np.random.default_rng(0).bytes(5000)):
         copy.write_bytes(content)
         with pytest.raises(DataError, match=r"model\.onnx cannot be loaded by onnxruntime 1\."):
-            load_onnx(copy)
+            OnnxGraph(copy)

@@ -64,6 +64,7 @@ def test_under_nohup_the_end_of_the_terminal_is_not_told(tmp_path: Path, classif
     [
         ({"text": "x"}, None),
         ({"text": "x", "label": 1}, "prediction"),
+        ({"text": "x", "error": "of an earlier model"}, "prediction"),
         ({"probabilities": 0, "prediction": 1, "prediction_2": 2}, "prediction_3"),
     ],
 )

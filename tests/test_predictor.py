@@ -239,6 +239,7 @@ def test_entities_have_their_surface_text(tmp_path: Path) -> None:
     named = ModelFolder.load(tmp_path / "run").predictor(text_columns=("review", ""))
     (without,) = named.predict([{"tokens": tokens}])
     assert "review" in without["error"]  # which is needed where it is named
+    assert "review" in named.task_info.text_columns.values()  # a server's requests have it
 
 
 def test_text_is_split_into_characters_where_training_text_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,6 +122,8 @@ def _mentions(files: Mapping[str, dict[str, Any]], folder: Path) -> Iterator[tup
     for name in (TOKENIZER_CONFIG, SPECIALS_MAP):
         for key, value in files[name].items():
             if key in LISTS:
+                if not isinstance(value, dict | list | str | None):
+                    raise DataError(f"{folder / name}: {key} is {shorten(value)}, needed is a list")
                 values = value.values() if isinstance(value, dict) else value or []
                 for token in values if not isinstance(values, str) else [values]:
                     yield folder / name, _special(token)

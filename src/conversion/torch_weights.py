@@ -99,6 +99,8 @@ def _read_pytorch(file: Path) -> dict[str, np.ndarray]:
         }
     except CheckpointError:
         raise
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read: {error.strerror}") from error
     except pickle.UnpicklingError as error:  # torch's own message advises to load it without its safeguard
         raise CheckpointError(f"{damaged}, which is not loaded") from error
     except Exception as error:  # torch's reader may raise any error for a damaged file

@@ -115,7 +115,8 @@ class PredictConfig(LayersConfig):
     normalise: bool = option(False, "scale vectors to length 1")
     search: str = option(
         "",
-        "file of records to search; with embeddings, in input's formats; answers are the top_k nearest in meaning",
+        "file of records to search; with embeddings; read by its ending, with the input's encoding, sheet and "
+        "delimiter; answers are the top_k nearest in meaning",
     )
     vocab_file_path: str = option("", "WordPiece vocabulary; if the checkpoint's folder has none")
     spm_model_file: str = option("", "SentencePiece model; if the checkpoint's folder has none")

@@ -8,13 +8,15 @@ from typing import Any, Literal
 
 import mindspore as ms
 from mindspore import Tensor, nn
+from mindspore.nn.utils import no_init_parameters
 
 from model_utils import cpu_threads
 from model_utils.backend import Backend
 from model_utils.device import ensure_device
-from model_utils.errors import ConfigError, DataError
+from model_utils.errors import ConfigError, DataError, first_line, shorten
 from model_utils.json_files import FileName, Schema, Sha256, read_validated, validated
 from src.albert_config import AlbertConfig
+from src.albert_networks import ScoresNetwork
 from src.data.feature_files import sha256_of
 from src.finetune_eval_model import AnsweringNetwork, packed_where_possible
 from src.inference.predictor import AnswerSettings, Predictor
@@ -96,8 +98,13 @@ def load_exported(
     architecture = AlbertConfig.from_values(described.architecture, file.with_suffix(".json"))
     architecture = architecture.replace(compute_type=compute_type, backend=backend)
     task_info = task_info.fitted(architecture)
-    graph: Any = load_onnx(file) if is_onnx else load_mindir(file)
-    network = fused_network(graph, architecture, task_info) if fused else ExportedNetwork(graph, described)
+    graph: Any = OnnxGraph(file) if is_onnx else load_mindir(file)
+    if fused:
+        network = fused_network(graph, architecture, task_info)
+    else:
+        with no_init_parameters():
+            scores = TASKS[task_info.task].scores(architecture, task_info)
+        network = ExportedNetwork(graph, described, scores)
     predictor = Predictor(task_info, tokenizer, network, architecture, AnswerSettings(**settings))
     predictor.file = file
     return predictor
@@ -151,23 +158,35 @@ def load_onnxruntime() -> ModuleType:
     return onnxruntime
 
 
-def load_onnx(file: Path) -> Callable[..., tuple[Tensor, ...]]:
-    """Return the graph in an ONNX file as a function of its inputs; DataError if onnxruntime does not load it."""
+class OnnxGraph:
+    """Graph of an ONNX file, a function of int32 tensors; onnxruntime computes it.
+
+    Attributes:
+        inputs, outputs: their names.
+
+    Raises:
+        DataError: onnxruntime is not installed, or does not load the file.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.session = _onnx_session(file)
+        self.inputs = tuple(column.name for column in self.session.get_inputs())
+        self.outputs = tuple(output.name for output in self.session.get_outputs())
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        columns = dict(zip(self.inputs, map(Tensor.asnumpy, inputs), strict=True))
+        return tuple(map(Tensor, self.session.run(None, columns)))
+
+
+def _onnx_session(file: Path) -> Any:
     onnxruntime = load_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = cpu_threads.threads()
     try:
-        session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's errors have no other base
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         raise DataError(f"{file} cannot be loaded by onnxruntime {onnxruntime.__version__}: {reason}") from error
-    names = [column.name for column in session.get_inputs()]
-
-    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
-        columns = dict(zip(names, map(Tensor.asnumpy, inputs), strict=True))
-        return tuple(map(Tensor, session.run(None, columns)))
-
-    return run
 
 
 class ExportedNetwork:
@@ -175,14 +194,18 @@ class ExportedNetwork:
 
     portable = True
 
-    def __init__(self, graph: Callable[..., Any], described: DescriptionSchema) -> None:
+    def __init__(self, graph: Callable[..., Any], described: DescriptionSchema, scores: ScoresNetwork) -> None:
+        self.graph = graph
+        self.input_columns = scores.input_columns
+        self.output_names = scores.output_names
+        self.per_token_outputs = scores.per_token_outputs
+        for key, names in (("inputs", self.input_columns), ("outputs", self.output_names)):
+            for found in (tuple(column.name for column in getattr(described, key)), getattr(graph, key, names)):
+                if found != names:
+                    raise DataError(f"the exported file has the {key} {shorten(found)}, its task needs {names}")
         shape = described.inputs[0].shape
         if shape not in ((), ("batch", "length")):
             raise DataError(f"the file takes inputs of shape {shape} only: export the model again with this version")
-        self.graph = graph
-        self.input_columns = tuple(column.name for column in described.inputs)
-        self.output_names = tuple(output.name for output in described.outputs)
-        self.per_token_outputs = tuple(output.name for output in described.outputs if output.per_token)
 
     def __call__(self, *inputs: Tensor) -> Any:
         return self.graph(*inputs)

@@ -20,12 +20,12 @@ from mindspore import Tensor
 from mindspore.train import mind_ir_pb2, serialization
 
 from model_utils.config import is_out_of_memory
-from model_utils.errors import CheckpointError, ConfigError, DataError
+from model_utils.errors import CheckpointError, ConfigError, DataError, first_line
 from model_utils.files import NAME_BYTES, make_readable, scratch_folder, sync_to_disk
 from model_utils.json_files import write_checked
 from src.data.feature_files import sha256_of
 from src.inference.deploy_config import AIR, MINDIR, ONNX
-from src.inference.exported_model import FORMAT_VERSION, load_mindir, load_onnx, load_onnxruntime
+from src.inference.exported_model import FORMAT_VERSION, OnnxGraph, load_mindir, load_onnxruntime
 from src.inference.onnx_network import write_network
 from src.inference.predictor import Predictor
 from src.text.added_tokens import added_tokens_file
@@ -68,12 +68,12 @@ def export_model(
         else:
             _write(model, file, file_format, fixed_shape)
         if file_format != AIR:  # only Ascend's runtime loads AIR
-            load = load_onnx if file_format == ONNX else load_mindir
+            load = OnnxGraph if file_format == ONNX else load_mindir
             difference = check(model, load(file))
             logger.info(f"{name.name}{file.suffix}: largest difference from the checkpoint {difference:.1e}")
         if int8:
             file.write_bytes(write_network(model.network.scores, int8=True))
-            int8(load_onnx(file))
+            int8(OnnxGraph(file))
         vocabulary = temporary / f"{name.name}{_vocabulary_suffix(model)}"
         contents = model.tokenizer.files(vocabulary)
         for path, content in contents.items():
@@ -155,7 +155,7 @@ def _write(model: Predictor, file: Path, file_format: str, fixed_shape: tuple[in
     except (RuntimeError, TypeError, ValueError) as error:
         if is_out_of_memory(error):
             raise
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         raise DataError(
             f"MindSpore cannot write the network of {model.task_info.task} as {file_format}: {reason}"
         ) from error

@@ -55,7 +55,8 @@ def joined(record: NumberedRecord, answer: dict[str, Any]) -> dict[str, Any]:
     """
     if "error" in answer:
         return {"id": record.record.get("id"), "line": record.line, **answer}
-    if record.record.keys().isdisjoint({*answer, TRUNCATED}):  # reserved for all, so that outputs share one layout
+    reserved = {*answer, TRUNCATED, "error"}  # for all records, so that outputs share one layout
+    if record.record.keys().isdisjoint(reserved):
         return record.record | answer
     names = itertools.chain([PREDICTION], (f"{PREDICTION}_{number}" for number in itertools.count(2)))
     return record.record | {next(name for name in names if name not in record.record): answer}

@@ -72,13 +72,16 @@ class Predictor:
         settings: AnswerSettings = DEFAULTS,
     ) -> None:
         task_info = with_threshold(task_info, settings.null_threshold)
-        self.task_info = task_info
         self.tokenizer = tokenizer
         self.network = network
         self.architecture = architecture
         self.file: Path | None = None  # weights or MINDIR that the network was loaded from
         self._spec = TASKS[task_info.task]
         self._answerer = self._spec.answerer(task_info, tokenizer, settings.text_columns)
+        if any(settings.text_columns):  # a server's requests have these keys, too
+            named = {key: name for key, name in zip(self._answerer.texts, settings.text_columns, strict=False) if name}
+            task_info = task_info.model_copy(update={"text_columns": task_info.text_columns | named})
+        self.task_info = task_info
         self._apply(settings)
         batches_class = PackedBatches if isinstance(network, PackedNetwork) else PaddedBatches
         self._batches = batches_class(network, architecture, task_info, self._spec.texts_per_row, settings.batch_tokens)
@@ -95,7 +98,7 @@ class Predictor:
             answerer.pooling = settings.pooling or getattr(self.task_info, "pooling", "") or POOLER
             answerer.normalise = settings.normalise
             answerer.hidden_size = self.architecture.hidden_size
-        elif settings.pooling not in ("", POOLER):
+        elif settings.pooling:
             raise ConfigError(f"pooling applies to embeddings, but the model's task is {task}")
         if settings.normalise and task != EMBEDDINGS.name:
             raise ConfigError(f"normalise applies to embeddings, but the model's task is {task}")
