@@ -1,6 +1,7 @@
 """Write docs/configuration.md from the option classes: python docs/write_configuration.py."""
 
 import sys
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -35,17 +36,16 @@ from src.training.training_config import (  # noqa: E402
 PAGE = ROOT / "docs/configuration.md"
 HEAD = """# Configuration
 
-Every key may stand in a command's yaml and on its command line (`--key value`), which wins; keys of sections with dots:
-`--optimizer_cfg.Lamb.learning_rate 0.001`. `--help` prints all keys of a command, allowed values, and what 0 and
-auto stand for. A command or its yaml may set another default than this page:
-`--help` prints that of the command. No default here: empty, or decided by the command.
+Every key may stand in a command's yaml and on its command line, which wins: `--key value`, in sections with dots
+(`--optimizer_cfg.Lamb.learning_rate 0.001`). `--help` prints a command's keys with its own defaults, which may
+differ from this page, allowed values, and what 0 and auto stand for. No default here: empty, or decided by the command.
 
-`python docs/write_configuration.py` writes this page from the help texts: a meaning is the part before the first `;`.
+`python docs/write_configuration.py` writes this page from the help texts, up to their first `;`.
 """
 TABLES: dict[str, tuple[type[Config], ...]] = {
     "All commands that compute": (OneDeviceConfig, LayersConfig, ArchitectureConfig),
     "All training": (TrainingConfig,),
-    "`optimizer_cfg.optimizer`, and `optimizer_cfg.NAME` with the other keys": (
+    "`optimizer_cfg.optimizer` and `optimizer_cfg.NAME.KEY`": (
         OptimizerConfig,
         AdamConfig,
         DecayedAdamConfig,
@@ -113,7 +113,8 @@ def page() -> str:
     rows = [f"`{key}`|{meaning}" for key, (_, meaning) in meanings((AlbertOverrides,)).items()]
     parts.append(f"## `albert_cfg`: the architecture\n\n{NOT_SET}\n\n{table('key|meaning', rows)}\n")
     keys = ", ".join(f"`{key}`" for key in PhaseConfig.model_fields)
-    parts.append(f"## `phases`: parts of a pre-training\n\nA key that a phase lacks is that of the run: {keys}.\n")
+    sentence = textwrap.fill(f"A key that a phase lacks is that of the run: {keys}.", 120)
+    parts.append(f"## `phases`: parts of a pre-training\n\n{sentence}\n")
     return "\n".join(parts)
 
 

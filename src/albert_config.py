@@ -56,12 +56,14 @@ UNUSED_KEYS = frozenset(
 class AlbertConfig(Config):
     """Architecture of an ALBERT network; the defaults are ALBERT-base v2 (Lan et al. 2020, table 1)."""
 
-    vocab_size: int = option(30000, "number of tokens in the vocabulary", minimum=6, maximum=10_000_000)
-    embedding_size: int = option(128, "size of token, segment and position embeddings", minimum=1, maximum=WIDTH)
+    vocab_size: int = option(30000, "tokens in the vocabulary", minimum=6, maximum=10_000_000)
+    embedding_size: int = option(
+        128, "size of the embeddings; of tokens, segments and positions", minimum=1, maximum=WIDTH
+    )
     hidden_size: int = option(768, "size of the encoder's hidden states", minimum=1, maximum=WIDTH)
-    num_hidden_layers: int = option(12, "number of encoder layers", minimum=1, maximum=1024)
+    num_hidden_layers: int = option(12, "encoder layers", minimum=1, maximum=1024)
     num_hidden_groups: int = option(1, "groups of consecutive layers that share weights", minimum=1, maximum=1024)
-    num_attention_heads: int = option(12, "number of attention heads per layer", minimum=1, maximum=1024)
+    num_attention_heads: int = option(12, "attention heads per layer", minimum=1, maximum=1024)
     intermediate_size: int = option(3072, "inner size of the feed-forward blocks", minimum=1, maximum=4 * WIDTH)
     inner_group_num: int = option(1, "blocks of attention and feed-forward per layer", minimum=1, maximum=64)
     hidden_act: str = option(
@@ -72,7 +74,7 @@ class AlbertConfig(Config):
     hidden_dropout_prob: float = option(0.0, "dropout of embeddings and block outputs", minimum=0, below=1)
     attention_probs_dropout_prob: float = option(0.0, "dropout of attention weights", minimum=0, below=1)
     classifier_dropout_prob: float = option(0.1, "dropout before a task's output layer", minimum=0, below=1)
-    max_position_embeddings: int = option(512, "largest number of absolute positions", minimum=1, maximum=LENGTH)
+    max_position_embeddings: int = option(512, "number of absolute positions", minimum=1, maximum=LENGTH)
     type_vocab_size: int = option(2, "number of segment types", minimum=1, maximum=1024)
     initializer_range: float = option(
         0.02, "standard deviation of new weights; auto: sqrt(2 / (5 x hidden_size))", above=0, maximum=10
@@ -86,7 +88,7 @@ class AlbertConfig(Config):
     embedding_projection: bool = option(
         True, "dense layer between embeddings and encoder; false, as in BERT: embedding_size must equal hidden_size"
     )
-    use_relative_positions: bool = option(False, "relative positions, as NEZHA's; instead of absolute ones")
+    use_relative_positions: bool = option(False, "relative positions; as NEZHA's; instead of absolute ones")
     max_relative_position: int = option(
         64,
         "largest distance of relative positions; farther tokens share its embedding",

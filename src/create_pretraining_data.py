@@ -73,9 +73,7 @@ class CreateDataConfig(CorpusConfig):
     config_file = "create_data_config.yaml"
 
     output_file: str = option("", "DIR/NAME.mindrecord of the examples", required=True)
-    output_file_num: int = option(
-        0, "number of output files; 0: one, and a new one whenever it is full", minimum=0, maximum=1000
-    )
+    output_file_num: int = option(0, "output files; 0: one, and a new one whenever it is full", minimum=0, maximum=1000)
     part: str = option(
         "",
         "part to work on; i/n: make part i, from 0, of n, in DIR/NAME-i-of-n.mindrecord; src.merge_parts joins them",
@@ -91,7 +89,7 @@ class CreateDataConfig(CorpusConfig):
     do_whole_word_mask: bool = option(True, "mask all pieces of a word together")
     word_segmenter: str = option(
         "none",
-        "what finds Chinese words, to be masked whole",
+        "what finds Chinese words; to mask them whole",
         choices=("none", JIEBA),
         needs=("do_whole_word_mask", True),
     )

@@ -43,7 +43,7 @@ class ConvertConfig(Config):
     output: str = option("", "folder that is made; new or empty", required=True)
     task: str = option("", "task of a fine-tuned head; where the input does not say", choices=("", *HEADS))
     do_lower_case: bool = option(
-        True, "tf: use its vocabulary for lower-cased text, as all published ones are", needs=("source", "tf")
+        True, "lower-case the text; tf only; as all published vocabularies need", needs=("source", "tf")
     )
     dtype: str = option(
         "float32", "type of the weights in the output; float16 halves the file", choices=("float32", "float16")

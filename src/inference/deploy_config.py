@@ -32,12 +32,14 @@ class ExportConfig(OneDeviceConfig):
     config_file = "pretrain_config.yaml"
     file_sharers = (*dict.fromkeys(spec.config for spec in TASKS.values() if spec.config), PretrainConfig)
 
-    export_ckpt_file: str = option("", "checkpoint, or folder of a run or a conversion", required=True)
+    export_ckpt_file: str = option("", "checkpoint or folder; the folder of a run or a conversion", required=True)
     export_file_name: str = option(
-        "", "DIR/NAME: writes NAME.mindir (.onnx, .air), NAME.json and the vocabulary to DIR", required=True
+        "",
+        "DIR/NAME of the files; writes NAME.mindir (.onnx, .air), NAME.json and the vocabulary to DIR",
+        required=True,
     )
     file_format: str = option(MINDIR, "ONNX needs onnxruntime, AIR needs Ascend", choices=(MINDIR, AIR, ONNX))
-    export_embeddings: bool = option(False, "export only the encoder, without the task's head")
+    export_embeddings: bool = option(False, "export only the encoder; without the task's head")
     export_batch_size: int = option(1, "AIR: batch size", minimum=1, maximum=ROWS, needs=("file_format", AIR))
     export_seq_length: int = option(
         0, "AIR: length; 0: the task's max_seq_length", minimum=0, maximum=LENGTH, needs=("file_format", AIR)
@@ -49,7 +51,7 @@ class ExportConfig(OneDeviceConfig):
         0.005, "share of the development metric that int8 may lose", minimum=0, maximum=1, needs=("int8", DYNAMIC)
     )
     eval_config_path: str = option(
-        "", "yaml with the development data for int8; empty: config.yaml of the run", needs=("int8", DYNAMIC)
+        "", "yaml with the development data; for int8; empty: config.yaml of the run", needs=("int8", DYNAMIC)
     )
     null_threshold: float | None = NULL_THRESHOLD
     vocab_file_path: str = option("", "WordPiece vocabulary; if the checkpoint's folder has none")
@@ -67,7 +69,11 @@ class ExportConfig(OneDeviceConfig):
 class PredictConfig(LayersConfig):
     """Run a trained model on raw text: python predict.py."""
 
-    model: str = option("", "NAME.mindir, NAME.onnx, a checkpoint, or folder of a run or a conversion", required=True)
+    model: str = option(
+        "",
+        "exported file, checkpoint or folder; NAME.mindir, NAME.onnx; folder of a run or a conversion",
+        required=True,
+    )
     input: str = option(
         "", "records; .jsonl, .ndjson, .json, .tsv, .csv, .xls, .xlsx, .parquet, .arrow, text; -: standard input"
     )
@@ -102,7 +108,7 @@ class PredictConfig(LayersConfig):
         "float32", "type of matrix products; bfloat16 is faster on CPUs that support it", choices=ANSWERS_IN
     )
     top_k: int | None = option(
-        None, "number of results; fill_mask: per mask; search: per record; unset: 5", minimum=1, maximum=1000
+        None, "results; fill_mask: per mask; search: per record; unset: 5", minimum=1, maximum=1000
     )
     null_threshold: float | None = NULL_THRESHOLD
     embeddings: bool = option(False, "return vectors of texts; not the task's answers")

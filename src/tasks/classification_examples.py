@@ -50,9 +50,7 @@ class ClassifierConfig(FinetuneConfig):
         "metric; empty: official metric of the task; with two labels, f1 is that of the second in label_list",
         choices=("", *METHODS),
     )
-    num_class: int = option(
-        0, "number of classes, 1 for a regression; 0: count the labels", minimum=0, maximum=MAX_LABELS
-    )
+    num_class: int = option(0, "number of classes; 1: regression; 0: count the labels", minimum=0, maximum=MAX_LABELS)
     classifier_hidden_size: int = option(0, "width of a layer before the classifier; 0: none", minimum=0, maximum=WIDTH)
 
     window_stride: int = option(

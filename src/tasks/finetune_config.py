@@ -69,28 +69,26 @@ class FinetuneConfig(TrainingConfig):
         "weights that are not trained; embeddings, or encoder, which includes them; head and pooler are trained",
         choices=tuple(FROZEN),
     )
-    temperature: float = option(2.0, "divisor of logits before teacher and model are compared", above=0, maximum=100)
+    temperature: float = option(2.0, "divisor of both models' logits; before they are compared", above=0, maximum=100)
 
     # Data.
     vocab_file_path: str = option("", "WordPiece vocabulary; if the weights come without one", on_resume=SAME_PLACE)
     spm_model_file: str = option("", "SentencePiece model; if the weights come without one", on_resume=SAME_PLACE)
     do_lower_case: bool = option(True, "lower-case the text; if the weights come without a vocabulary")
     max_seq_length: int = option(128, "tokens per row; special tokens included", minimum=8, maximum=LENGTH)
-    max_train_samples: int = option(
-        0, "number of training examples, chosen by the seed; 0: all", minimum=0, maximum=MAX_SAMPLES
-    )
+    max_train_samples: int = option(0, "training examples; chosen by the seed; 0: all", minimum=0, maximum=MAX_SAMPLES)
     max_eval_samples: int = option(
-        0, "number of development examples, chosen by the seed; 0: all", minimum=0, maximum=MAX_SAMPLES
+        0, "development examples; chosen by the seed; 0: all", minimum=0, maximum=MAX_SAMPLES
     )
     max_predict_samples: int = option(
         0,
-        "number of test examples; chosen by the seed; 0: all, which GLUE's submission files need",
+        "test examples; chosen by the seed; 0: all, which GLUE's submission files need",
         minimum=0,
         maximum=MAX_SAMPLES,
         needs=("do_predict", True),
         on_resume=ANY,
     )
-    train_data_shuffle: bool = option(True, "shuffle the training examples in every epoch")
+    train_data_shuffle: bool = option(True, "shuffle the training examples; in every epoch")
     eval_data_shuffle: bool = option(False, "shuffle evaluation examples; results do not change", on_resume=ANY)
     train_data_file_path: str = option(
         "",
@@ -102,15 +100,13 @@ class FinetuneConfig(TrainingConfig):
 
     dry_run: bool = option(
         False,
-        "run a single update, estimate time, memory and disk, and keep only the features",
+        "estimate time, memory and disk; tries one update, keeps only the features",
         on_resume=ANY,
     )
 
     # Length and batch size.
-    epoch_num: int = option(
-        3, "number of epochs; unless train_steps is given", minimum=1, maximum=EPOCHS, alias="epoch_size"
-    )
-    train_steps: int = option(0, "number of updates; 0 or -1: those of epoch_num epochs", minimum=-1, maximum=UPDATES)
+    epoch_num: int = option(3, "epochs; unless train_steps is given", minimum=1, maximum=EPOCHS, alias="epoch_size")
+    train_steps: int = option(0, "updates; 0 or -1: those of epoch_num epochs", minimum=-1, maximum=UPDATES)
     train_batch_size: int = option(
         32, "examples per device and micro-batch", minimum=1, maximum=ROWS, alias="batch_size"
     )
@@ -134,7 +130,7 @@ class FinetuneConfig(TrainingConfig):
         {}, "values to try by key; as {epoch_num: [2, 4]}; every combination is trained, and the best one is the model"
     )
     search_trials: int = option(
-        0, "combinations of search that are drawn at random by the seed; 0: all", minimum=0, maximum=MAX_TRIALS
+        0, "combinations of search drawn at random; by the seed; 0: all", minimum=0, maximum=MAX_TRIALS
     )
 
     # Output and evaluation.

@@ -68,12 +68,12 @@ class SquadConfig(FinetuneConfig):
     language: str = option(
         "en", "unit of answer comparison; English words (en) or Chinese characters (zh)", choices=("en", "zh")
     )
-    doc_stride: int = option(128, "tokens between starts of a context's windows", minimum=1, maximum=LENGTH)
+    doc_stride: int = option(128, "tokens between the starts of windows", minimum=1, maximum=LENGTH)
     max_query_length: int = option(
         0, "maximum tokens of a question; 0: 64, or max_seq_length - 4 if less", minimum=0, maximum=LENGTH
     )
     max_answer_length: int = option(30, "maximum tokens of an answer", minimum=1, maximum=LENGTH)
-    n_best_size: int = option(20, "number of answers to keep per question", minimum=1, maximum=BEAM)
+    n_best_size: int = option(20, "answers to keep per question", minimum=1, maximum=BEAM)
 
     def check_together(self) -> None:
         super().check_together()
@@ -88,8 +88,8 @@ class SquadV2Config(SquadConfig):
 
     config_file = "task_squad_v2_config.yaml"
 
-    start_n_top: int = option(5, "v2: number of span starts; beam size", minimum=1, maximum=BEAM)
-    end_n_top: int = option(5, "v2: number of span ends per start", minimum=1, maximum=BEAM)
+    start_n_top: int = option(5, "v2: span starts; beam size", minimum=1, maximum=BEAM)
+    end_n_top: int = option(5, "v2: span ends per start", minimum=1, maximum=BEAM)
 
     def check_together(self) -> None:
         super().check_together()

@@ -86,7 +86,7 @@ class NerConfig(FinetuneConfig):
         (), "labels in order; also the names of tags that are numbers; empty: those of the training sentences"
     )
     crf: bool = option(
-        False, "score pairs of neighbouring tags, too, by a conditional random field; weights to evaluate keep theirs"
+        False, "conditional random field over tags; scores pairs of neighbours, too; weights to evaluate keep theirs"
     )
 
     def check_together(self) -> None:

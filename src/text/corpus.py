@@ -73,10 +73,10 @@ class CorpusConfig(Config):
 
     input_file: str = option(
         "",
-        "text files, as paths or patterns; comma-separated, also compressed (gzip, zstd, bzip2, xz)",
+        "text files; paths or patterns; comma-separated, also compressed (gzip, zstd, bzip2, xz)",
         required=True,
     )
-    text_key: str = option("text", "key of the text in JSON lines")
+    text_key: str = option("text", "key of the text; in JSON lines")
 
 
 def expand_glob(pattern: str) -> list[Path]:

@@ -38,18 +38,20 @@ class PretrainConfig(TrainingConfig):
 
     albert_network: str = "albert_mini"
     teacher_loss_weight: float = 10.0
-    load_checkpoint_path: str = option("", "checkpoint or run folder with weights to start with", on_resume=SAME_PLACE)
+    load_checkpoint_path: str = option(
+        "", "weights to start from; a checkpoint or the folder of a run", on_resume=SAME_PLACE
+    )
 
     # Data.
-    data_dir: str = option("", "folder of MindRecord files, or google's *.tfrecord", on_resume=SAME_PLACE)
-    schema_dir: str = option("", "schema.json of google's *.tfrecord files, or its folder", on_resume=SAME_PLACE)
-    vocab_file: str = option("", "WordPiece vocabulary, if not where the data's manifest says", on_resume=SAME_PLACE)
-    spm_model_file: str = option("", "SentencePiece model, if not where the data's manifest says", on_resume=SAME_PLACE)
-    do_shuffle: bool = option(True, "shuffle the examples in every epoch")
+    data_dir: str = option("", "folder of MindRecord files; or google's *.tfrecord", on_resume=SAME_PLACE)
+    schema_dir: str = option("", "schema.json of google's *.tfrecord files; or its folder", on_resume=SAME_PLACE)
+    vocab_file: str = option("", "WordPiece vocabulary; if not where the data's manifest says", on_resume=SAME_PLACE)
+    spm_model_file: str = option("", "SentencePiece model; if not where the data's manifest says", on_resume=SAME_PLACE)
+    do_shuffle: bool = option(True, "shuffle the examples; in every epoch")
 
     # Length and batch size.
     train_steps: int = option(10000, "updates; 0 or -1: those of epoch_size epochs", minimum=-1, maximum=UPDATES)
-    epoch_size: int = option(1, "epochs, if train_steps is 0 or -1", minimum=1, maximum=EPOCHS, alias="epoch_num")
+    epoch_size: int = option(1, "epochs; if train_steps is 0 or -1", minimum=1, maximum=EPOCHS, alias="epoch_num")
     batch_size: int = option(32, "examples per device at once", minimum=1, maximum=ROWS, alias="train_batch_size")
 
     phases: tuple[PhaseConfig, ...] = sections(
@@ -61,9 +63,9 @@ class PretrainConfig(TrainingConfig):
     sop_loss_weight: float = option(1.0, "weight of the sentence-order loss; 0: not trained", minimum=0, maximum=100)
 
     # Output and evaluation.
-    save_checkpoint_path: str = option("", "folder of the run: checkpoints, log, curves", required=True, on_resume=ANY)
+    save_checkpoint_path: str = option("", "folder of the run; checkpoints, log, curves", required=True, on_resume=ANY)
     eval_steps: int = option(0, "updates between evaluations; 0: none", minimum=0, on_resume=ANY, maximum=UPDATES)
-    eval_data_dir: str = option("", "folder of held-out examples, as data_dir", on_resume=ANY)
+    eval_data_dir: str = option("", "folder of held-out examples; as data_dir", on_resume=ANY)
     eval_batches: int = option(0, "batches per evaluation; 0: all", minimum=0, on_resume=ANY, maximum=UPDATES)
 
     def resume_fingerprint(self, prefix: str = "") -> dict[str, Any]:

@@ -23,15 +23,19 @@ class AdamConfig(Config):
     """Settings of Adam, which all optimizers share."""
 
     learning_rate: float = option(
-        1e-3, "peak learning rate, after the warm-up; 0 in fine-tuning: by the model's width", minimum=0, maximum=100
+        1e-3, "peak learning rate; after the warm-up; 0 in fine-tuning: by the model's width", minimum=0, maximum=100
     )
     schedule: str = option(
         "polynomial", "schedule after the warm-up; trapezoid: constant, then linear decay", choices=SCHEDULES
     )
-    end_learning_rate: float = option(0.0, "learning rate at the end of the run", minimum=0, maximum=100)
+    end_learning_rate: float = option(0.0, "learning rate at the end", minimum=0, maximum=100)
     power: float = option(1.0, "power of the polynomial decay", above=0, maximum=100, needs=("schedule", "polynomial"))
     decay_share: float = option(
-        0.2, "last share of the run, in which the trapezoid decays", above=0, maximum=1, needs=("schedule", "trapezoid")
+        0.2,
+        "last share of the run; the trapezoid decays in it",
+        above=0,
+        maximum=1,
+        needs=("schedule", "trapezoid"),
     )
     warmup_steps: int = option(
         500,
@@ -56,7 +60,7 @@ class AdamConfig(Config):
 class DecayedAdamConfig(AdamConfig):
     """AdamWeightDecay or LAMB."""
 
-    weight_decay: float = option(0.01, "decoupled weight decay, times the learning rate", minimum=0, maximum=100)
+    weight_decay: float = option(0.01, "decoupled weight decay; times the learning rate", minimum=0, maximum=100)
     decay_filter: tuple[str, ...] = option(("gamma", "beta", "bias"), "words in names of parameters without decay")
     bias_correction: bool = option(False, "divide moments by 1 - beta^updates; google's code does not")
 
@@ -84,7 +88,7 @@ class ArchitectureConfig(LayersConfig):
     """Keys of architecture, device and precision."""
 
     albert_network: str = option(
-        "albert_base", "preset, unless the weights have an albert_config.json; _v1: dropout 0.1", choices=tuple(PRESETS)
+        "albert_base", "preset; unless the weights have an albert_config.json; _v1: dropout 0.1", choices=tuple(PRESETS)
     )
     albert_cfg: AlbertOverrides = section(AlbertOverrides(), "architecture keys that differ from the preset")
     compute_type: str = option(
@@ -123,13 +127,13 @@ class TrainingConfig(ArchitectureConfig):
     optimizer_cfg: OptimizerConfig = section(OptimizerConfig(), "optimizer and its settings")
     warmup_ratio: float = option(0.0, "warm-up as a share of updates or hours; 0: warmup_steps", minimum=0, below=1)
     max_train_hours: float = option(
-        0.0, "time limit of the run, towards which the rate decays; 0: none", minimum=0, maximum=MINUTES / 60
+        0.0, "time limit of the run; the rate decays towards it; 0: none", minimum=0, maximum=MINUTES / 60
     )
     teacher: str = option(
-        "", "folder of a trained model to learn from, with the same vocabulary and task", on_resume=SAME_PLACE
+        "", "folder of a trained model to learn from; with the same vocabulary and task", on_resume=SAME_PLACE
     )
-    teacher_loss_weight: float = option(1.0, "weight of the distance to the teacher", above=0, maximum=1000)
-    clip_norm: float = option(1.0, "global norm to which gradients are clipped; 0: no clipping", minimum=0, maximum=1e6)
+    teacher_loss_weight: float = option(1.0, "weight of the teacher's loss", above=0, maximum=1000)
+    clip_norm: float = option(1.0, "largest global norm of gradients; 0: no clipping", minimum=0, maximum=1e6)
     seed: int = option(12345, "seed of weights, order and dropout", minimum=0, maximum=SEED)
 
     # Device and precision.
@@ -161,10 +165,10 @@ class TrainingConfig(ArchitectureConfig):
         10.0, "minutes between checkpoints; 0: by steps only", minimum=0, needs=SAVED, on_resume=ANY, maximum=MINUTES
     )
     save_checkpoint_num: int = option(
-        2, "number of newest checkpoints to keep", minimum=1, needs=SAVED, on_resume=ANY, maximum=1000
+        2, "newest checkpoints to keep", minimum=1, needs=SAVED, on_resume=ANY, maximum=1000
     )
     log_steps: int = option(50, "updates between log lines; fewer at first", minimum=1, on_resume=ANY, maximum=UPDATES)
-    dry_run: bool = option(False, "try one update, estimate time, memory and disk, keep nothing", on_resume=ANY)
+    dry_run: bool = option(False, "estimate time, memory and disk; tries one update, keeps nothing", on_resume=ANY)
 
     def divide_global_batch(self, batch_key: str) -> None:
         """Derive this key and accumulation_steps from global_batch_size; for check_together()."""
