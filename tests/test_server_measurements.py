@@ -18,6 +18,7 @@ from src.inference.deploy_config import PredictConfig
 from src.inference.server import Limits, create_app, open_access_log
 from src.inference.server.measurements import FILES_PATH, LONGEST_WORD, OTHER
 from tests.helpers.scripted_predictor import ScriptedPredictor
+from tests.helpers.small_disk import no_file_beyond
 
 Sample = tuple[str, frozenset]
 
@@ -163,6 +164,16 @@ def test_a_rotated_log_is_made_again_and_a_lost_folder_fails_no_request(tmp_path
     file.parent.mkdir()
     api.get("/model")
     assert [line["path"] for line in lines_of(file)] == ["/model"]
+
+
+def test_a_full_disk_is_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    api = client(ScriptedPredictor("fill_mask"), str(tmp_path / "log"))
+    with no_file_beyond(50):
+        assert [api.get("/health").status_code for _ in range(3)] == [200] * 3
+    assert [record.levelname for record in caplog.records if "log cannot be written" in record.message] == ["WARNING"]
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_the_log_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:

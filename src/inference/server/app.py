@@ -1,6 +1,7 @@
 """HTTP application around a Predictor: POST /predict, GET /, /model, /health, /metrics and /openapi.json.
 
-Every reply of the API is JSON, with an answer or {"error": sentence}; no request ends the server.
+Every reply of the API is JSON, with an answer or {"error": sentence}; no request ends the server. Plain text answers
+what is no HTTP, a Host that is not allowed, and connections beyond the limit.
 """
 
 import asyncio

@@ -18,6 +18,7 @@ from model_utils.config import check_not_home
 from model_utils.errors import ConfigError, shorten_text
 from src.data.feature_files import sha256_of
 
+logger = logging.getLogger(__name__)
 STANDARD_ERROR = "-"
 FILES_PATH = "/page"  # where the files of the demo page are mounted
 OTHER = "other"  # label of all paths that do not exist: clients cannot add time series
@@ -101,6 +102,17 @@ def measure(app: ASGIApp, metrics: Metrics, access_log: logging.Logger | None) -
     return answer
 
 
+class AccessLogFile(WatchedFileHandler):
+    """Handler that warns once where its file cannot be written, as on a full disk; logging prints tracebacks."""
+
+    has_failed = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        if not self.has_failed:
+            self.has_failed = True
+            logger.warning(f"{self.baseFilename} cannot be written: {sys.exc_info()[1]}; requests may be missing there")
+
+
 def open_access_log(file: str) -> logging.Logger | None:
     """Return a logger to a file, "-": to standard error; None for "". Raise ConfigError if it cannot be written."""
     if not file:
@@ -112,7 +124,7 @@ def open_access_log(file: str) -> logging.Logger | None:
         try:
             if path.exists() and not path.is_file():
                 raise OSError("it is a folder, a device or a pipe")
-            handler = WatchedFileHandler(path, encoding="utf-8")
+            handler = AccessLogFile(path, encoding="utf-8")
         except (OSError, ValueError) as error:
             raise ConfigError(f"access_log is {file}, which cannot be written: {error}") from error
     logger = logging.Logger("access")  # not one of the process's loggers, whose handlers print other messages
