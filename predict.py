@@ -9,7 +9,7 @@ from model_utils.config import run_main
 from model_utils.device import setup_device
 from src.inference.deploy_config import PredictConfig
 from src.inference.exported_model import ONNX_SUFFIX, SUFFIXES, load_exported
-from src.inference.file_answers import Answering, answer_records, bounds_of_part
+from src.inference.file_answers import RecordPredictor, answer_records, part_bounds
 from src.inference.predictor import Predictor
 from src.inference.record_files import check_input, check_output, read_records
 from src.inference.text_search import TOP_K, TextSearch
@@ -49,11 +49,11 @@ def main(config: PredictConfig) -> int:
         return 0
     text_key = config.text_a_column or next(iter(TASKS[predictor.task_info.task].answerer.texts), "text_a")
     read = partial(read_records, config.input, config.input_format, text_key, options)
-    bounds = bounds_of_part(read(), *parse_part(config.part)) if config.part else (0, None)
+    bounds = part_bounds(read(), *parse_part(config.part)) if config.part else (0, None)
     settings = (config, predictor.task_info, predictor.architecture, predictor.tokenizer.sha256)
     files = (config.input, config.search, str(predictor.file))
     fingerprint = "" if config.output == "-" else fingerprint_of(files, *settings)
-    answering: Answering = predictor
+    answering: RecordPredictor = predictor
     if config.search:
         collection = read_records(config.search, "auto", text_key, options)
         answering = TextSearch(predictor, collection, config.top_k or TOP_K)

@@ -21,7 +21,7 @@ from model_utils.config import run_main
 from model_utils.errors import ConfigError
 from model_utils.schema import option
 from src.albert_config import PRESETS
-from src.inference.deploy_config import ANSWERS_IN, ExportConfig, PredictConfig
+from src.inference.deploy_config import COMPUTE_TYPES, ExportConfig, PredictConfig
 from src.text.text_tables import read_table
 from src.utils import read_json_text
 
@@ -37,7 +37,7 @@ class PredictionConfig(CommandsConfig):
     text: str = option("", "a table with a column sentence (GLUE's SST-2), or SQuAD's json", required=True)
     records: int = option(2000, "records that are answered, the first ones", minimum=1)
     source: str = option("checkpoint", "what this project answers with", choices=("checkpoint", "mindir"))
-    compute_type: str = option("float32", "of this project; the others compute in float32", choices=ANSWERS_IN)
+    compute_type: str = option("float32", "of this project; the others compute in float32", choices=COMPUTE_TYPES)
     batch_sizes: tuple[str, ...] = option(("1", "8", "32"), "of transformers, of which the fastest is chosen first")
 
     def check_together(self) -> None:

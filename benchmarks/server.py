@@ -27,7 +27,7 @@ from model_utils.config import run_main
 from model_utils.errors import UserError
 from model_utils.schema import option
 from src.albert_config import PRESETS
-from src.inference.deploy_config import ANSWERS_IN
+from src.inference.deploy_config import COMPUTE_TYPES
 from src.text.text_tables import read_table
 
 LENGTH = 128  # tokens of a sentence at most
@@ -41,7 +41,7 @@ class ServerConfig(CommandsConfig):
     text: str = option("", "a table with a column sentence (GLUE's SST-2)", required=True)
     clients: int = option(16, "that wait for an answer at any time", minimum=1)
     requests: int = option(320, "of a turn, after as many as there are clients", minimum=1)
-    compute_type: str = option("float32", "of this project; the others compute in float32", choices=ANSWERS_IN)
+    compute_type: str = option("float32", "of this project; the others compute in float32", choices=COMPUTE_TYPES)
 
 
 class Server:

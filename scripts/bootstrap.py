@@ -71,7 +71,7 @@ def direct_dependencies(name: str) -> list[str]:
     return [dependency for dependency in dependencies if "==" in dependency]  # not another extra of the project
 
 
-def is_active_enough(names: list[str]) -> bool:
+def has_required_packages(names: list[str]) -> bool:
     """Return True if this Python has the direct dependencies of requirement files.
 
     MindSpore and the packages for tests and comparisons must have the pinned versions; others may differ.
@@ -92,7 +92,7 @@ def main() -> None:
     """Wait for other installations, create .venv if it is not usable, and install."""
     if sys.argv[1] == "--active":
         is_other = Path(sys.prefix).resolve() != VENV.resolve()  # .venv is always updated to the requirements
-        if not (is_other and is_active_enough(sys.argv[2:])):
+        if not (is_other and has_required_packages(sys.argv[2:])):
             sys.exit(1)
         print(sys.prefix)
         sys.exit()

@@ -265,7 +265,7 @@ def test_a_place_may_have_any_name(
 def test_weights_that_no_file_holds_are_refused_before_work(
     portable: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("src.inference.exporting.LARGEST", 1000)
+    monkeypatch.setattr("src.inference.exporting.MAX_WEIGHT_BYTES", 1000)
     with pytest.raises(DataError, match=r"weights take 0\.00 GiB"):
         export_model(portable, tmp_path / "out" / "model", MINDIR)
     assert not (tmp_path / "out").exists()

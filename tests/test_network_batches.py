@@ -11,7 +11,7 @@ from src.data.feature_cache import Features
 from src.data.feature_files import Column, Ragged
 from src.finetune_eval_model import PackedNetwork
 from src.inference import network_batches
-from src.inference.network_batches import PackedBatches, PaddedBatches, even_parts
+from src.inference.network_batches import PackedBatches, PaddedBatches, balanced_groups
 from src.inference.predictor import Predictor
 from src.model_folder import ModelFolder
 from src.nn import fused_products
@@ -139,13 +139,13 @@ def test_every_token_is_in_one_batch_in_its_place(reads_tokens: bool, most: int)
 @pytest.mark.parametrize("most", [40, 100, 1000])
 def test_parts_are_even_and_small_enough(most: int) -> None:
     tokens = np.random.default_rng(0).integers(1, 41, 300)
-    parts = even_parts(tokens, most, 30)
+    parts = balanced_groups(tokens, most, 30)
     assert sorted(np.concatenate(parts)) == list(range(300))
     sizes = [tokens[part].sum() for part in parts]
     assert max(sizes) <= most and max(map(len, parts)) <= 30
     if most > 40:
         assert len(parts) <= 1.05 * max(tokens.sum() / most, 10) and max(sizes) - min(sizes) <= 5
-    assert [part.tolist() for part in even_parts(np.array([7, 9]), 3, 0)] == [[1], [0]]
+    assert [part.tolist() for part in balanced_groups(np.array([7, 9]), 3, 0)] == [[1], [0]]
 
 
 @pytest.mark.parametrize(("task", "share"), [("squad_v1", 4), ("squad_v2", 1)])
@@ -174,7 +174,7 @@ def test_a_size_is_compiled_once_its_want_has_cost_as_much(monkeypatch: pytest.M
 
 def test_where_many_sizes_are_compiled_the_nearest_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_batches, "COMPILATION", 0)
-    monkeypatch.setattr(network_batches, "MOST_SHAPES", 2)
+    monkeypatch.setattr(network_batches, "MAX_COMPILED_SHAPES", 2)
     batches = packed_batches(False)
     requests = ([20], [128], [100], [100], [20], [128, 128], [100, 40])
     sizes = [ids.shape[1] for each in requests for _, (ids, *_) in batches.batches(features_of(each))]

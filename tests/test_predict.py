@@ -19,7 +19,7 @@ from model_utils.device import bfloat16_obstacle
 from model_utils.errors import ConfigError
 from model_utils.schema import load_config
 from src.inference.deploy_config import PredictConfig
-from src.inference.file_answers import RECORDS_AT_ONCE, answer_records, bounds_of_part, joined
+from src.inference.file_answers import RECORDS_AT_ONCE, answer_records, merge_answer, part_bounds
 from src.inference.predictor import Predictor
 from src.inference.record_files import NumberedRecord
 from src.model_folder import ModelFolder
@@ -70,12 +70,12 @@ def test_under_nohup_the_end_of_the_terminal_is_not_told(tmp_path: Path, classif
 )
 def test_no_key_of_a_record_is_overwritten(record: dict[str, Any], name: str | None) -> None:
     answer = {"label": "good", "probabilities": {"good": 1.0}}
-    assert joined(NumberedRecord(1, record), answer) == record | ({name: answer} if name else answer)
+    assert merge_answer(NumberedRecord(1, record), answer) == record | ({name: answer} if name else answer)
 
 
 def test_that_another_text_was_cut_is_not_said_of_an_answer() -> None:
     record = {"text": "x", "entities": [], "truncated": True}  # of an earlier model
-    assert joined(NumberedRecord(1, record), {"label": "good"}) == record | {"prediction": {"label": "good"}}
+    assert merge_answer(NumberedRecord(1, record), {"label": "good"}) == record | {"prediction": {"label": "good"}}
 
 
 def test_how_many_records_were_answered_is_told(
@@ -123,7 +123,7 @@ def test_the_command_rounds_where_that_is_asked_for(classifier: Path, tmp_path: 
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_parts_joined_are_all_records_in_whole_calls(total: int, count: int) -> None:
     records = [NumberedRecord(line, {}) for line in range(total)]
-    bounds = [bounds_of_part(iter(records), index, count) for index in range(count)]
+    bounds = [part_bounds(iter(records), index, count) for index in range(count)]
     assert [record for begin, end in bounds for record in records[begin:end]] == records
     assert all(begin % RECORDS_AT_ONCE == 0 for begin, _ in bounds)
 

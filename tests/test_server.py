@@ -27,7 +27,7 @@ from src.inference.deploy_config import PredictConfig
 from src.inference.server import Limits, create_app, parse_address, parse_hosts, serve
 from src.inference.server.app import _listen
 from src.inference.server.batching import _characters
-from src.inference.server.middleware import hosts_of
+from src.inference.server.middleware import default_hosts
 from src.inference.server.schemas import request_model
 from src.tasks import TASKS
 from src.tasks.task_info import TaskInfo
@@ -567,19 +567,19 @@ def test_hosts_with_a_port_are_refused_from_python_too() -> None:
 @pytest.mark.parametrize(
     ("names", "host", "allowed"),
     [
-        (hosts_of("127.0.0.1", "127.0.0.1"), "localhost:80", True),
-        (hosts_of("::1", "::1"), "[::1]:8000", True),
-        (hosts_of("127.0.0.1", "127.0.0.1"), "evil.example:8000", False),
-        (hosts_of("127.0.0.1", "127.0.0.1"), "192.168.0.7", False),
-        (hosts_of("Box.Example", "192.168.0.7"), "box.example:8000", True),
+        (default_hosts("127.0.0.1", "127.0.0.1"), "localhost:80", True),
+        (default_hosts("::1", "::1"), "[::1]:8000", True),
+        (default_hosts("127.0.0.1", "127.0.0.1"), "evil.example:8000", False),
+        (default_hosts("127.0.0.1", "127.0.0.1"), "192.168.0.7", False),
+        (default_hosts("Box.Example", "192.168.0.7"), "box.example:8000", True),
         (parse_hosts(["Models.Example", "2001:db8::1"]), "models.example", True),
         (parse_hosts(["Models.Example", "2001:db8::1"]), "[2001:db8::1]:80", True),
         (parse_hosts(["*.example"]), "models.example", True),
         (parse_hosts(["www.example"]), "example", False),
-        (hosts_of("0.0.0.0", "0.0.0.0"), f"{socket.gethostname()}:8000", True),
-        (hosts_of("0.0.0.0", "0.0.0.0"), "127.0.0.1:8000", True),
-        (hosts_of("::", "::"), "evil.example", False),
-        (hosts_of("127.0.0.1", "127.0.0.1") | {"evil.example"}, "Evil.Example", True),
+        (default_hosts("0.0.0.0", "0.0.0.0"), f"{socket.gethostname()}:8000", True),
+        (default_hosts("0.0.0.0", "0.0.0.0"), "127.0.0.1:8000", True),
+        (default_hosts("::", "::"), "evil.example", False),
+        (default_hosts("127.0.0.1", "127.0.0.1") | {"evil.example"}, "Evil.Example", True),
         ({"*"}, "evil.example", True),
         ({"a.example"}, "[]", False),
         ({"a.example"}, "a.example:80:80", False),

@@ -16,7 +16,7 @@ from model_utils.errors import ConfigError
 from model_utils.schema import load_config
 from src.inference.deploy_config import PredictConfig
 from src.inference.server import Limits, create_app, open_access_log
-from src.inference.server.measurements import FILES_PATH, LONGEST_WORD, OTHER
+from src.inference.server.measurements import FILES_PATH, MAX_LOGGED_CHARACTERS, OTHER
 from tests.helpers.scripted_predictor import ScriptedPredictor
 from tests.helpers.small_disk import no_file_beyond
 
@@ -147,7 +147,7 @@ def test_the_access_log_has_a_line_a_request(tmp_path: Path) -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", answered["time"])
     assert (head["method"], head["status"], head["bytes"], head["records"]) == ("HEAD", 200, 0, 0)
     assert control["path"].startswith("/a\nb\x1b\0\x85") and control["status"] == 404
-    assert len(long["path"]) == LONGEST_WORD and len(long["method"]) == LONGEST_WORD
+    assert len(long["path"]) == MAX_LOGGED_CHARACTERS and len(long["method"]) == MAX_LOGGED_CHARACTERS
 
 
 def test_a_rotated_log_is_made_again_and_a_lost_folder_fails_no_request(tmp_path: Path) -> None:

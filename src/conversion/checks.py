@@ -130,8 +130,9 @@ def resolve_task(
     if not modules:
         if task_option or labels:
             raise ConfigError(f"--task and --labels have no effect: {origin} has no fine-tuned head")
-        has_weights_of_its_own = stated.get("task") not in HEADS or HEADS[stated["task"]].module
-        return None if has_weights_of_its_own else parse_task_info(stated, str(stated_in))
+        task = stated.get("task")
+        has_vectors_alone = task in HEADS and not HEADS[task].module  # whose weights are all in the backbone
+        return parse_task_info(stated, str(stated_in)) if has_vectors_alone else None
     if len(modules) > 1:
         raise CheckpointError(f"{origin} has several fine-tuned heads, allowed is one: {', '.join(modules)}")
     outputs = len(values[f"{modules[0]}.bias"])

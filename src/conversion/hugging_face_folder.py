@@ -148,15 +148,17 @@ def _drop_copies(weights: dict[str, np.ndarray], folder: Path) -> None:
 
 
 def _stated_task(described: ConfigSchema, outputs: int, file: Path) -> dict[str, Any]:
-    """Return the settings of task.json in config.json; {} if it names no class of a fine-tuned model.
+    """Return the settings of task.json that config.json states; {} for a pre-trained model.
 
     Args:
         outputs: number of outputs of a classifier, 0 for none.
         file: config.json, for errors.
     """
     tasks = [TASK_OF[name] for name in described.architectures or () if name in TASK_OF]
-    if not tasks:  # an encoder has settings only if its vectors were trained
-        return described.albert_mindspore and described.albert_mindspore | {"task": EMBEDDING_PAIRS.name}
+    if not tasks:
+        if not described.albert_mindspore:  # an encoder whose vectors were not trained
+            return {}
+        return described.albert_mindspore | {"task": EMBEDDING_PAIRS.name}
     task = tasks[0]
     if task == CLASSIFICATION.name and described.problem_type == PROBLEM_TYPES[MULTI_LABEL.name]:
         task = MULTI_LABEL.name

@@ -67,7 +67,7 @@ def find_added_tokens(folder: Path, tokenizer: FullTokenizer, is_generic: bool) 
 def _named_tokens(files: Mapping[str, dict[str, Any]], folder: Path) -> list[NamedTokenSchema]:
     """Return every token that the files name, once, with what they say together."""
     tokens: dict[str, NamedTokenSchema] = {}
-    for origin, value in _mentions(files, folder):
+    for origin, value in _token_entries(files, folder):
         token = validated(value, NamedTokenSchema, str(origin))
         earlier = tokens.setdefault(token.content, token)
         if None not in (token.id, earlier.id) and token.id != earlier.id:
@@ -104,7 +104,7 @@ def _read(file: Path) -> dict[str, Any]:
     return read_object(file) if file.is_file() else {}
 
 
-def _mentions(files: Mapping[str, dict[str, Any]], folder: Path) -> Iterator[tuple[Path, Any]]:
+def _token_entries(files: Mapping[str, dict[str, Any]], folder: Path) -> Iterator[tuple[Path, Any]]:
     """Yield the file and the description of every token in the files; the first one of a token decides its flags."""
     config = files[TOKENIZER_CONFIG]
     decoder = config.get("added_tokens_decoder", {})

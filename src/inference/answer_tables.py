@@ -14,13 +14,13 @@ from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
 from model_utils.errors import DataError, shorten
 from model_utils.files import open_atomically, write_atomically, write_text
 from src.tasks.prediction_table import table_text
-from src.text.workbooks import MOST_COLUMNS, MOST_ROWS
+from src.text.workbooks import MAX_COLUMNS, MAX_ROWS
 
 WORKBOOK = ".xlsx"
 TSV = ".tsv"
 ENDINGS = (".csv", TSV, WORKBOOK)
-MOST_CHARACTERS = 32_767  # of a workbook's cell, in UTF-16 units
-MOST_DIGITS = 15  # of a number that Excel keeps exactly
+MAX_CELL_CHARACTERS = 32_767  # of a workbook's cell, in UTF-16 units
+MAX_EXACT_DIGITS = 15  # of a number that Excel keeps exactly
 
 Row = dict[str, Any]
 
@@ -88,16 +88,16 @@ class TableCheck:
         line = index + 2
         new = row.keys() - self.names
         self.names |= new
-        if line > MOST_ROWS or len(self.names) > MOST_COLUMNS:
+        if line > MAX_ROWS or len(self.names) > MAX_COLUMNS:
             raise DataError(
-                f"{self.path}: a workbook holds {MOST_ROWS:,} rows of {MOST_COLUMNS:,} columns: write .csv or .jsonl"
+                f"{self.path}: a workbook holds {MAX_ROWS:,} rows of {MAX_COLUMNS:,} columns: write .csv or .jsonl"
             )
         for name, value in [*row.items(), *((name, name) for name in new)]:
             length = len(value.encode("utf-16-le")) // 2 if isinstance(value, str) else 0
-            if length > MOST_CHARACTERS:
+            if length > MAX_CELL_CHARACTERS:
                 raise DataError(
                     f"{self.path}: row {line} has {length:,} characters in {shorten(name)}, a cell holds "
-                    f"{MOST_CHARACTERS:,}: write .csv or .jsonl"
+                    f"{MAX_CELL_CHARACTERS:,}: write .csv or .jsonl"
                 )
 
 
@@ -106,7 +106,7 @@ def _write_workbook(file: Path, names: Sequence[str], rows: Sequence[Row]) -> No
     sheet = workbook.create_sheet("answers")
 
     def cell(value: Any) -> Any:
-        if type(value) is int and len(str(abs(value))) > MOST_DIGITS:
+        if type(value) is int and len(str(abs(value))) > MAX_EXACT_DIGITS:
             value = str(value)
         if not isinstance(value, str):
             return value

@@ -16,7 +16,7 @@ from src.utils import parse_part
 MINDIR, AIR, ONNX = "MINDIR", "AIR", "ONNX"
 ONNX_ONLY = ("file_format", ONNX)
 DYNAMIC = "dynamic"
-ANSWERS_IN = ("float32", "bfloat16")  # matrix products
+COMPUTE_TYPES = ("float32", "bfloat16")  # matrix products
 NULL_THRESHOLD = option(
     None, "highest no_answer_probability with an answer; squad_v2 only; unset: the model's", minimum=0, maximum=1
 )
@@ -105,7 +105,7 @@ class PredictConfig(LayersConfig):
         maximum=2**24,
     )
     compute_type: str = option(
-        "float32", "type of matrix products; bfloat16 is faster on CPUs that support it", choices=ANSWERS_IN
+        "float32", "type of matrix products; bfloat16 is faster on CPUs that support it", choices=COMPUTE_TYPES
     )
     top_k: int | None = option(
         None, "results; fill_mask: per mask; search: per record; unset: 5", minimum=1, maximum=1000

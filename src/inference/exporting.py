@@ -33,11 +33,11 @@ from src.text.added_tokens import added_tokens_file
 logger = logging.getLogger(__name__)
 Check = Callable[[Callable[..., Any]], None]
 TOLERANCE = 1e-5  # of an output's largest entry, or of 1 where that is smaller
-FORBIDDEN = 1e20  # larger values are masks, not logits: compared relative to themselves
-_VARIABLES = re.compile(rb"(CNode_\d+\$)(\w+(?:\$\w+)+)")  # of one node; MindSpore writes them in the order of a set
+MASK_MAGNITUDE = 1e20  # larger values are masks, not logits: compared relative to themselves
+_VARIABLES = re.compile(rb"(CNode_\d+\$)(\w+(?:\$\w+)+)")  # of one node, in the order of a set
 SCRATCH = "network"  # name of the file while MindSpore writes it
-LARGEST = 2**31 - 2**24  # bytes of weights; protocol buffers hold less than 2 GiB
-SHAPES = (1, 9), (3, 24)  # (batch, length) that files are checked on, besides the longest
+MAX_WEIGHT_BYTES = 2**31 - 2**24  # bytes of weights; protocol buffers hold less than 2 GiB
+CHECKED_SHAPES = (1, 9), (3, 24)  # (batch, length) that files are checked on, besides the longest
 
 
 def export_model(
@@ -48,7 +48,8 @@ def export_model(
     Args:
         batch_size: of AIR.
         length: of AIR; 0: the model's max_seq_length.
-        int8: of ONNX: write INT8, whose network this function checks; None: float32.
+        int8: of ONNX: check of the quantised network. The float32 file is checked first, then an INT8 file replaces
+            it, which this function checks. None: float32.
 
     Raises:
         CheckpointError: the outputs of the exported file differ from the model's, or int8 raises it: nothing is left.
@@ -93,7 +94,7 @@ def export_model(
 
 @contextlib.contextmanager
 def _as_data_errors(target: Path) -> Iterator[None]:
-    """Create the folder of an export, and raise OSErrors of writing there as DataErrors."""
+    """Create the folder of an export, and turn OSErrors of writing there into DataErrors."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         yield
@@ -123,9 +124,9 @@ def _checked_shape(
         raise ConfigError(
             f"export_seq_length is {fixed_shape[1]}, allowed for this model are {shortest} to {longest} tokens"
         )
-    if (size := _weights_size(model)) > LARGEST:
+    if (size := _weights_size(model)) > MAX_WEIGHT_BYTES:
         raise DataError(
-            f"the weights take {size / 2**30:.2f} GiB, allowed in an exported file are {LARGEST / 2**30:.2f}"
+            f"the weights take {size / 2**30:.2f} GiB, allowed in an exported file are {MAX_WEIGHT_BYTES / 2**30:.2f}"
         )
     if file_format == ONNX:
         load_onnxruntime()
@@ -169,7 +170,11 @@ def _write(model: Predictor, file: Path, file_format: str, fixed_shape: tuple[in
 
 
 def make_reproducible(mindir: Path) -> None:
-    """Rewrite a MINDIR without what differs between processes: a phase with time and address, and two orders."""
+    """Rewrite a MINDIR so that equal networks have equal bytes.
+
+    Processes differ in the export phase, which holds time and address, and in the orders of primitives and of the
+    variables in a node's name.
+    """
     model = mind_ir_pb2.ModelProto()
     model.ParseFromString(mindir.read_bytes())
     for attribute in model.graph.attribute:
@@ -184,7 +189,7 @@ def make_reproducible(mindir: Path) -> None:
 def _in_one_file() -> Iterator[None]:
     """Make MindSpore write weights of more than a GiB into the graph's file, not into separate ones."""
     before = serialization.TOTAL_SAVE
-    serialization.TOTAL_SAVE = LARGEST // 1024
+    serialization.TOTAL_SAVE = MAX_WEIGHT_BYTES // 1024
     try:
         yield
     finally:
@@ -199,7 +204,7 @@ def check(model: Predictor, exported: Callable[..., Any]) -> float:
     """
     longest = model.task_info.max_seq_length
     shortest = 2 * model.task_info.shortest_row  # sample rows are at least half full
-    shapes = [*((rows, min(max(tokens, shortest), longest)) for rows, tokens in SHAPES), (2, longest)]
+    shapes = [*((rows, min(max(tokens, shortest), longest)) for rows, tokens in CHECKED_SHAPES), (2, longest)]
     largest_difference = 0.0
     for batch, length in shapes:
         inputs = sample_inputs(model, batch, length)
@@ -219,7 +224,7 @@ def check(model: Predictor, exported: Callable[..., Any]) -> float:
         ):
             sizes = np.abs(output)
             differences = np.abs(output - exported_output)
-            is_logit = sizes < FORBIDDEN
+            is_logit = sizes < MASK_MAGNITUDE
             difference = float(differences.max(initial=0.0, where=is_logit))
             largest = float(sizes.max(initial=1.0, where=is_logit))
             if not (differences <= TOLERANCE * np.maximum(largest, sizes)).all():

@@ -21,8 +21,8 @@ PREDICTION, TRUNCATED = "prediction", "truncated"
 LENGTHS = ("max_seq_length", "max_qa_length", "max_query_length")  # keys of a task's limits for texts
 
 
-class Answering(Protocol):
-    """Interface of what answers records: a Predictor, or a TextSearch."""
+class RecordPredictor(Protocol):
+    """Interface of Predictor and TextSearch."""
 
     task_info: TaskInfo
 
@@ -31,8 +31,8 @@ class Answering(Protocol):
     def skip(self, records: Sequence[Record]) -> None: ...
 
 
-def bounds_of_part(records: Iterator[NumberedRecord], index: int, count: int) -> tuple[int, int]:
-    """Return the first record of one of several parts and the one behind it; parts hold whole calls of a predictor."""
+def part_bounds(records: Iterator[NumberedRecord], index: int, count: int) -> tuple[int, int]:
+    """Return the first record of a part, and the first behind it; each call of the predictor lies in one part."""
     calls = -(-sum(1 for _ in records) // RECORDS_AT_ONCE)
     begin, end = (RECORDS_AT_ONCE * (calls * part // count) for part in (index, index + 1))
     if begin == end:
@@ -40,14 +40,16 @@ def bounds_of_part(records: Iterator[NumberedRecord], index: int, count: int) ->
     return begin, end
 
 
-def answered(predictor: Answering, batch: list[NumberedRecord]) -> Iterator[tuple[NumberedRecord, dict[str, Any]]]:
+def predict_batch(
+    predictor: RecordPredictor, batch: list[NumberedRecord]
+) -> Iterator[tuple[NumberedRecord, dict[str, Any]]]:
     """Yield (record, answer); the answer is {"error": sentence} for a record that could not be answered."""
     answers = iter(predictor.predict([record.record for record in batch if not record.error]))
     for record in batch:
         yield record, {"error": record.error} if record.error else next(answers)
 
 
-def joined(record: NumberedRecord, answer: dict[str, Any]) -> dict[str, Any]:
+def merge_answer(record: NumberedRecord, answer: dict[str, Any]) -> dict[str, Any]:
     """Return the output object for a record: the record's keys and the answer's.
 
     If they share a key, the answer goes under "prediction" instead (or "prediction_2" and so on, if that is taken). A
@@ -86,7 +88,7 @@ def _exit_on_signals() -> Iterator[None]:
 
 
 def answer_records(
-    predictor: Answering,
+    predictor: RecordPredictor,
     records: Iterator[NumberedRecord],
     output: str,
     bounds: tuple[int, int | None] = (0, None),
@@ -95,8 +97,10 @@ def answer_records(
     """Write the answers of records to `output` ("-": standard output). Return exit code 1 if none was answered.
 
     Args:
-        bounds: of bounds_of_part; None: to the end. Answers have the same bytes as in an output of all records.
-        fingerprint: of all that the answers depend on; a run goes on behind the unfinished answers of the same one.
+        bounds: first record, and the first one behind the last (None: to the end), from part_bounds. Answers have the
+            same bytes as in an output of all records.
+        fingerprint: hash of all that the answers depend on; a run resumes after unfinished answers with the same one.
+            "": it never resumes.
     """
     truncated = 0
     begin, end = bounds
@@ -111,9 +115,9 @@ def answer_records(
             skipped = itertools.islice(records, RECORDS_AT_ONCE)
             predictor.skip([record.record for record in skipped if not record.error])
         while batch := list(itertools.islice(records, RECORDS_AT_ONCE)):
-            for record, answer in answered(predictor, batch):
+            for record, answer in predict_batch(predictor, batch):
                 truncated += answer.get(TRUNCATED, False)
-                answers.write(joined(record, answer))
+                answers.write(merge_answer(record, answer))
             answers.stream.flush()
             progress.update(len(batch))
     total = answers.count

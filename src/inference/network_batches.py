@@ -25,9 +25,9 @@ from src.training.network_outputs import rows_in_memory
 
 logger = logging.getLogger(__name__)
 TOKENS_AT_ONCE = 4096  # per batch: with more, matrix products are no faster
-SHORTEST = 8  # tokens: least size of a batch, and least mean length of its texts where it sets their number
+MIN_TOKENS = 8  # tokens: least size of a batch, and least mean length of its texts where it sets their number
 COMPILATION = 5e11  # cost of compiling albert_base in FLOPs: 1.2 s on two cores
-MOST_SHAPES = 32  # compiled before only existing ones are reused: each takes memory for good
+MAX_COMPILED_SHAPES = 32  # compiled before only existing ones are reused: each takes memory for good
 
 
 class NetworkBatches(ABC):
@@ -53,7 +53,7 @@ class NetworkBatches(ABC):
     def batches(self, features: Features) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
         """Yield row indices (B,), with -1 for filler rows, and the network's inputs; every row appears once."""
 
-    def tokens_at_once(self, width: int) -> int:
+    def max_batch_tokens(self, width: int) -> int:
         """Return the tokens of a batch of rows of this width, which is that of all texts side by side."""
         if self._tokens:
             return max(width, self._tokens)
@@ -68,7 +68,7 @@ class NetworkBatches(ABC):
         shortest, longest = self.task_info.shortest_row, self.task_info.max_seq_length
         return self.texts_per_row * graded_widths(-(-lengths // self.texts_per_row), shortest, longest)
 
-    def note_shape(self, shape: tuple[int, ...], meaning: str) -> None:
+    def log_if_new_shape(self, shape: tuple[int, ...], meaning: str) -> None:
         """Note that the network is compiled for this shape, and log that if it is new."""
         if not self.network.portable and shape not in self._compiled:
             self._compiled.add(shape)
@@ -84,19 +84,19 @@ class PaddedBatches(NetworkBatches):
         order = np.argsort(-lengths, kind="stable")
         while len(order):
             width = int(widths[order[0]])
-            max_rows = self.tokens_at_once(width) // width
+            max_rows = self.max_batch_tokens(width) // width
             rows, order = np.split(order, [max_rows])
             if not self.network.portable:
-                rows = _filled_up(rows, min(max_rows, power_of_two(len(rows))))
-            self.note_shape((len(rows), width), f"{len(rows)} rows of {width} tokens")
+                rows = _with_filler_rows(rows, min(max_rows, power_of_two(len(rows))))
+            self.log_if_new_shape((len(rows), width), f"{len(rows)} rows of {width} tokens")
             yield rows, [_padded(features, name, rows, width) for name in self.network.input_columns]
 
 
 class PackedBatches(NetworkBatches):
-    """Batches of texts packed without padding between them (PackedNetwork); all batches of a call have one size.
+    """Batches of texts packed without padding (PackedNetwork); all batches of one call share a shape.
 
-    A new size is rounded up to a compiled one until the wasted tokens have cost as much as compiling it would, and
-    always once MOST_SHAPES are compiled.
+    Compiling a shape is slow. A larger compiled shape is reused while the padding that this has added so far costs less
+    than COMPILATION, and always once MAX_COMPILED_SHAPES exist.
     """
 
     def __init__(self, network: PackedNetwork, architecture: AlbertConfig, *others: Any) -> None:
@@ -108,16 +108,18 @@ class PackedBatches(NetworkBatches):
         mask = features.values["input_mask"]
         tokens = np.add.reduceat(mask.values, np.cumsum(mask.counts) - mask.counts)
         width = int(self.widths(features.values["input_ids"].counts).max())
-        max_tokens = self.tokens_at_once(width)
-        row_groups = even_parts(tokens, max_tokens, self._max_rows(max_tokens, width))
-        further = [features.columns[name] for name in self.network.further_columns]
-        widths = tuple(column.width for column in further if not column.per_token)  # such as masked positions
+        max_tokens = self.max_batch_tokens(width)
+        row_groups = balanced_groups(tokens, max_tokens, self._max_rows(max_tokens, width))
+        extra_columns = [features.columns[name] for name in self.network.further_columns]
+        widths = tuple(column.width for column in extra_columns if not column.per_token)  # such as masked positions
         shape = self._shape(tokens, row_groups, width, max_tokens, widths)
         size, row_count, row_width = shape[:3]
-        self.note_shape(shape, f"{size} tokens" + "".join(f", {positions} positions per text" for positions in widths))
+        self.log_if_new_shape(
+            shape, f"{size} tokens" + "".join(f", {positions} positions per text" for positions in widths)
+        )
         packing = Packing(self.texts_per_row, row_width)
         for row_group in row_groups:
-            rows = _filled_up(row_group, row_count)
+            rows = _with_filler_rows(row_group, row_count)
             columns = {name: _padded(features, name, rows, width) for name in TEXT_COLUMNS}
             packed = packing.pack(columns, rows >= 0, size)
             further_inputs = [_padded(features, name, rows, row_width) for name in self.network.further_columns]
@@ -126,7 +128,7 @@ class PackedBatches(NetworkBatches):
     def _max_rows(self, max_tokens: int, width: int) -> int:
         """Return the most rows of a batch whose head sees rows of this width; heads that search take more memory."""
         if not self.network.reads_tokens:
-            return max_tokens // (self.texts_per_row * SHORTEST)
+            return max_tokens // (self.texts_per_row * MIN_TOKENS)
         return max(1, (1 if self.task_info.searched_starts else 4) * max_tokens // width)
 
     def _shape(
@@ -139,9 +141,9 @@ class PackedBatches(NetworkBatches):
         needed = max(int(tokens[row_group].sum()) for row_group in row_groups)
         rows = max(map(len, row_groups))
         if not self.network.reads_tokens:
-            needed = max(needed, rows * self.texts_per_row * SHORTEST)
-        size = int(graded_widths(np.array([needed]), SHORTEST, max(max_tokens, needed))[0])
-        row_count = size // (self.texts_per_row * SHORTEST)
+            needed = max(needed, rows * self.texts_per_row * MIN_TOKENS)
+        size = int(graded_widths(np.array([needed]), MIN_TOKENS, max(max_tokens, needed))[0])
+        row_count = size // (self.texts_per_row * MIN_TOKENS)
         row_width = 1
         if self.network.reads_tokens:
             row_count = max(rows, min(power_of_two(rows), self._max_rows(max_tokens, width)))
@@ -154,13 +156,13 @@ class PackedBatches(NetworkBatches):
         shape = size, row_count, row_width, *widths
         if best := min(filter(fits, self._compiled), default=None):
             self._wasted_tokens[shape] += len(row_groups) * (best[0] - size)
-            if self._wasted_tokens[shape] <= self._compilation_tokens or len(self._compiled) >= MOST_SHAPES:
+            if self._wasted_tokens[shape] <= self._compilation_tokens or len(self._compiled) >= MAX_COMPILED_SHAPES:
                 return best
         return shape
 
 
-def even_parts(tokens: np.ndarray, max_tokens: int, max_rows: int) -> list[np.ndarray]:
-    """Return row indices in few groups of similar size: the longest rows first, each to the smallest group so far.
+def balanced_groups(tokens: np.ndarray, max_tokens: int, max_rows: int) -> list[np.ndarray]:
+    """Return row indices in few groups of similar token counts: the longest row first, each to the smallest group.
 
     Args:
         tokens: (rows,) of each row.
@@ -191,6 +193,6 @@ def _padded(features: Features, name: str, rows: np.ndarray, width: int) -> np.n
     return table
 
 
-def _filled_up(rows: np.ndarray, size: int) -> np.ndarray:
+def _with_filler_rows(rows: np.ndarray, size: int) -> np.ndarray:
     """Return `rows` padded with -1 to this size."""
     return np.append(rows, np.full(size - len(rows), -1))

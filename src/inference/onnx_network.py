@@ -161,13 +161,13 @@ class NetworkGraph(OnnxGraph):
         total = self.node("Add", self.dense(f"{name}.output", x), residual)
         return self.layer_norm(f"{name}.layer_norm", total, self.config.layer_norm_eps)
 
-    def encode(self, texts: Sequence[str], rows_read: Callable[[str], str] | None = None) -> str:
+    def encode(self, texts: Sequence[str], select_rows: Callable[[str], str] | None = None) -> str:
         """Return the last layer's states, (B, L, H).
 
         Args:
             texts: input_ids, input_mask and segment_ids, (B, L).
-            rows_read: selects rows (B, R, H) of a sequence (B, L, H); the last layer computes other rows only as far
-                as attention needs them.
+            select_rows: returns the states (B, R, H) that the head reads, of a sequence (B, L, H). The last layer's
+                output and feed-forward network are computed for these only.
         """
         ids, mask, segments = texts
         states = self.embeddings(ids, segments)
@@ -181,8 +181,8 @@ class NetworkGraph(OnnxGraph):
         for index, (attention, feed_forward) in enumerate(blocks):
             name = f"albert.encoder.attentions.{attention}"
             context = self.attention(name, states, score_mask, relative)
-            if rows_read and index == len(blocks) - 1:
-                context, states = rows_read(context), rows_read(states)
+            if select_rows and index == len(blocks) - 1:
+                context, states = select_rows(context), select_rows(states)
             states = self.residual_norm(name, context, states)
             name = f"albert.encoder.feed_forwards.{feed_forward}"
             inner_states = self.activation(self.dense(f"{name}.intermediate", states))

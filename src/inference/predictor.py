@@ -56,8 +56,8 @@ class Predictor:
     A network that is compiled per shape sees few shapes (src/inference/network_batches.py).
 
     Args:
-        task_info: of the network, with lengths that it takes.
-        network: a PackedNetwork, AnsweringNetwork or ExportedNetwork.
+        task_info: task and settings; its max_seq_length is at most what the network supports.
+        network: PackedNetwork, AnsweringNetwork or ExportedNetwork of that task.
 
     Raises:
         ConfigError: the task has no such text, no masks, no threshold, or no vectors.
@@ -115,9 +115,10 @@ class Predictor:
         return answers
 
     def skip(self, records: Sequence[Record]) -> None:
-        """Choose the sizes of batches as `predict` would, and compute nothing.
+        """Advance the choice of batch sizes past these records without running the network.
 
-        Earlier sizes decide about later ones, and these about the last digits of answers.
+        Batch sizes depend on earlier calls, and the last digits of answers on batch sizes. A part or a resumed run
+        calls this to write the same bytes as one whole run.
         """
         items, _ = self._read(records)
         for group in self._groups(items):

@@ -28,7 +28,7 @@ from src.text.text_tables import JSON_SUFFIXES, TableOptions, TextTable, read_ta
 from src.utils import check_unpacked, decode
 
 STANDARD = "-"
-BEGINNING = 4096  # bytes by which a file's format is checked
+SNIFFED_BYTES = 4096  # bytes by which a file's format is checked
 _OBJECT = re.compile(rb'\s*\{\s*"[^"\n]*"\s*:')
 DEFAULTS = TableOptions()
 JSON_LINES, TABLE, TEXT = "json_lines", "table", "text"
@@ -58,7 +58,7 @@ def check_input(file: str, input_format: str, options: TableOptions = DEFAULTS) 
     if file != STANDARD:
         try:
             with open_file(Path(file)) as stream:
-                _check_beginning(file, stream.read(BEGINNING), input_format)
+                _check_beginning(file, stream.read(SNIFFED_BYTES), input_format)
         except OSError as error:
             raise DataError(f"{file} cannot be read: {error.strerror}") from error
 

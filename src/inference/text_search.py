@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from model_utils.errors import ConfigError, DataError
-from src.inference.file_answers import RECORDS_AT_ONCE, answered
+from src.inference.file_answers import RECORDS_AT_ONCE, predict_batch
 from src.inference.predictor import Predictor
 from src.inference.record_files import NumberedRecord
 from src.tasks.answerer import Record, shortest
@@ -45,7 +45,7 @@ class TextSearch:
         vectors = []
         stream = iter(collection)
         while batch := list(itertools.islice(stream, RECORDS_AT_ONCE)):
-            for record, answer in answered(predictor, batch):
+            for record, answer in predict_batch(predictor, batch):
                 if "error" in answer:
                     raise DataError(f"the collection to search, line {record.line}: {answer['error']}")
                 self._records.append({"line": record.line, "record": record.record})

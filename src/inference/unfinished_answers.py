@@ -1,4 +1,4 @@
-"""Answers of an unfinished run: JSON lines beside the output, behind which the same command goes on after a kill.
+"""Unfinished answers: JSON lines beside the output, from which the same command resumes after a kill.
 
 Their file is OUTPUT.FINGERPRINT.unfinished. The fingerprint is that of the options and the contents of input and model.
 """
@@ -57,13 +57,14 @@ def fingerprint_of(files: Sequence[str], *settings: object) -> str:
 
 
 @contextlib.contextmanager
-def unfinished_answers(output: Path, fingerprint: str, multiple: int) -> Iterator[tuple[Path, Answers]]:
-    """Yield the file of unfinished answers and its Answers, which go on behind those of an earlier run.
+def unfinished_answers(output: Path, fingerprint: str, chunk_size: int) -> Iterator[tuple[Path, Answers]]:
+    """Yield the file of unfinished answers and its Answers, which begin with those of an earlier run.
 
     Args:
         output: where the answers will go, no link.
-        fingerprint: of the run; "": no run can go on behind its answers. Answers with another one are removed.
-        multiple: a run goes on behind a multiple of this number; fewer answers are removed when the run fails.
+        fingerprint: of the run; "": no run resumes from its answers. Answers with another one are removed.
+        chunk_size: records per call of the predictor; a run resumes after a whole number of chunks. A run that fails
+            with fewer answers removes the file.
     """
     with contextlib.ExitStack() as at_end:
         name = os.fsdecode(os.fsencode(output.name)[:200])  # the limit of a name is 255 bytes
@@ -75,7 +76,7 @@ def unfinished_answers(output: Path, fingerprint: str, multiple: int) -> Iterato
                     other.unlink()
                 logger.warning(f"{other} is removed: the input, the model or an option has changed")
         stream = at_end.enter_context(_locked(path))
-        count, failed, size = _whole_answers(path, multiple)
+        count, failed, size = _count_complete_answers(path, chunk_size)
         stream.truncate(size)
         if count:
             logger.info(f"going on behind {count:,} answers in {path}")
@@ -83,7 +84,7 @@ def unfinished_answers(output: Path, fingerprint: str, multiple: int) -> Iterato
         try:
             yield path, answers
         except BaseException:
-            if answers.count < multiple:
+            if answers.count < chunk_size:
                 path.unlink(missing_ok=True)
             elif fingerprint:
                 logger.info(f"{path} keeps the answers: the same command goes on behind them")
@@ -105,8 +106,8 @@ def _locked(path: Path) -> Iterator[TextIO]:
         yield stream
 
 
-def _whole_answers(path: Path, multiple: int) -> tuple[int, int, int]:
-    """Return the number of answers before the first damaged line, a multiple, the failed ones, and their bytes."""
+def _count_complete_answers(path: Path, chunk_size: int) -> tuple[int, int, int]:
+    """Return (answers, failed answers, bytes) of all whole chunks before the first damaged line."""
     whole = (0, 0, 0)
     failed = size = 0
     with path.open("rb") as lines:
@@ -116,6 +117,6 @@ def _whole_answers(path: Path, multiple: int) -> tuple[int, int, int]:
             except (ValueError, AttributeError):  # half a line, or zeros after the computer's failure
                 break
             size += len(line)
-            if count % multiple == 0:
+            if count % chunk_size == 0:
                 whole = (count, failed, size)
     return whole

@@ -23,8 +23,8 @@ from src.text.workbook_archive import SAVE_ANEW, Fault, check_archive, read_even
 
 logger = logging.getLogger(__name__)
 ERROR: list[Any] = []  # value of a cell whose formula failed or was never computed: not text
-MOST_ROWS = 1_048_576  # Excel's limits for a sheet
-MOST_COLUMNS = 16_384
+MAX_ROWS = 1_048_576  # Excel's limits for a sheet
+MAX_COLUMNS = 16_384
 MOST_TITLES = 20  # sheets listed in an error message
 LONGEST_FORMAT = 1000  # characters of a number format, whose test takes quadratic time; Excel allows 255
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
@@ -222,8 +222,8 @@ def _sheet_rows(path: Path, archive: zipfile.ZipFile, sheet: _Sheet, decoder: _C
                     continue
                 previous = row_number
                 row_number = int(attributes.get("r", row_number + 1))
-                if row_number <= previous or row_number > MOST_ROWS:
-                    raise Fault(f"comes after row {previous}: rows must be in order and at most {MOST_ROWS:,}")
+                if row_number <= previous or row_number > MAX_ROWS:
+                    raise Fault(f"comes after row {previous}: rows must be in order and at most {MAX_ROWS:,}")
                 row = []
             elif tag == "c" and attributes is not None:
                 _fill_up_to(row, row_number, attributes.get("r"))
@@ -268,8 +268,8 @@ def _fill_up_to(row: Row, row_number: int, reference: str | None) -> None:
         if not match or int(match[2]) != row_number or column_index_from_string(match[1]) < column:
             raise Fault(f"has the cell {shorten(reference)} after {len(row)} column(s): cells must be in order")
         column = column_index_from_string(match[1])
-    if column > MOST_COLUMNS:
-        raise Fault(f"has more than {MOST_COLUMNS:,} columns")
+    if column > MAX_COLUMNS:
+        raise Fault(f"has more than {MAX_COLUMNS:,} columns")
     row.extend([""] * (column - len(row)))
 
 

@@ -36,9 +36,9 @@ from src.inference.server.middleware import (
     accept_absolute_targets,
     answer_cancelled,
     close_when_stopping,
-    failure,
-    hosts_of,
-    in_url,
+    default_hosts,
+    error_response,
+    format_host,
     limit_body,
     parse_hosts,
 )
@@ -52,7 +52,7 @@ PROJECT = Path(__file__).resolve().parents[3] / "pyproject.toml"
 PAGE = Path(__file__).parent / "page"
 LOOPBACK = "127.0.0.1"
 DRAIN_TIME = 0.5  # seconds
-FAILURES = {
+ERROR_RESPONSES = {
     400: "the body is not JSON",
     413: "the body is too large",
     422: "the records do not fit the task",
@@ -96,41 +96,41 @@ def create_app(
     app.add_middleware(measure, metrics=metrics, access_log=access_log)
     app.add_middleware(accept_absolute_targets)
     app.state.stopping = False
-    _answer_failures(app)
-    _answer_records(app, predictor.task_info, batcher, limits)
-    _describe(app, predictor.task_info, batcher, metrics)
+    _add_exception_handlers(app)
+    _add_predict_route(app, predictor.task_info, batcher, limits)
+    _add_info_routes(app, predictor.task_info, batcher, metrics)
     return app
 
 
-def _answer_records(app: FastAPI, task_info: TaskInfo, batcher: MicroBatcher, limits: Limits) -> None:
+def _add_predict_route(app: FastAPI, task_info: TaskInfo, batcher: MicroBatcher, limits: Limits) -> None:
     """Add POST /predict."""
     requests: Any = request_model(task_info, limits.records, limits.characters)
 
     @app.post(
         "/predict",
         response_model=reply_model(task_info.task),
-        responses={code: {"model": Failure, "description": text} for code, text in FAILURES.items()},
+        responses={code: {"model": Failure, "description": text} for code, text in ERROR_RESPONSES.items()},
     )
     async def predict(request: requests, connection: Request) -> JSONResponse:
         """Answer all records, in order; a record that cannot be answered gets an `error`."""
         connection.state.records = len(request.records)
         valid = [record for record in request.records if not isinstance(record, InvalidRecord)]
         if not valid:
-            return failure(422, request.records[0].sentence(0))
+            return error_response(422, request.records[0].sentence(0))
         records = [record.model_dump(exclude_none=True, exclude={"id"}, by_alias=True) for record in valid]
         try:
             async with asyncio.timeout(limits.answer_time):
                 answers = await _cancel_on_disconnect(connection, batcher.answer(records))
         except ClientDisconnect:
-            return failure(503, "the client has closed the connection")  # nobody reads it
+            return error_response(503, "the client has closed the connection")  # nobody reads it
         except TimeoutError:
             timeout = f"the model did not answer within {limits.answer_time:g} seconds: try again later, or send less"
-            return failure(503, timeout, **{"Retry-After": "10"})
+            return error_response(503, timeout, **{"Retry-After": "10"})
         connection.state.answered = sum("error" not in answer for answer in answers)
         return JSONResponse({"answers": _merge_replies(request.records, answers)})
 
 
-def _describe(app: FastAPI, task_info: TaskInfo, batcher: MicroBatcher, metrics: Metrics) -> None:
+def _add_info_routes(app: FastAPI, task_info: TaskInfo, batcher: MicroBatcher, metrics: Metrics) -> None:
     """Add GET and HEAD of /model, /health, /metrics and the page."""
 
     @app.get("/model")
@@ -186,13 +186,13 @@ async def _cancel_on_disconnect(connection: Request, work: Coroutine[Any, Any, R
         disconnect.cancel()
 
 
-def _answer_failures(app: FastAPI) -> None:
+def _add_exception_handlers(app: FastAPI) -> None:
     """Make every failure of the application a reply {"error": sentence}."""
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
-        return failure(400 if first["type"] == "json_invalid" else 422, sentence(first))
+        return error_response(400 if first["type"] == "json_invalid" else 422, sentence(first))
 
     @app.exception_handler(StarletteHTTPException)
     async def refused(request: Request, error: HTTPException) -> JSONResponse:
@@ -202,19 +202,21 @@ def _answer_failures(app: FastAPI) -> None:
             404: f"{path} does not exist; see /openapi.json",
             405: f"{shorten_text(request.method)} is not allowed for {path}",
         }
-        return failure(error.status_code, sentences.get(error.status_code, str(error.detail)), **(error.headers or {}))
+        return error_response(
+            error.status_code, sentences.get(error.status_code, str(error.detail)), **(error.headers or {})
+        )
 
     @app.exception_handler(QueueFullError)
     async def busy(_: Request, error: QueueFullError) -> JSONResponse:
-        return failure(503, "the queue is full; try again in a moment", **{"Retry-After": "1"})
+        return error_response(503, "the queue is full; try again in a moment", **{"Retry-After": "1"})
 
     @app.exception_handler(PredictionError)
     async def failed(_: Request, error: PredictionError) -> JSONResponse:
-        return failure(500, "the model failed on these records; the server's log says why")
+        return error_response(500, "the model failed on these records; the server's log says why")
 
     @app.exception_handler(Exception)
     async def unexpected(_: Request, error: Exception) -> JSONResponse:
-        return failure(500, "the server failed on this request; its log says why")
+        return error_response(500, "the server failed on this request; its log says why")
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -254,8 +256,8 @@ def serve(
     """
     with _listen(host, port) as listener:
         address, port = listener.getsockname()[:2]
-        app = create_app(predictor, limits, hosts_of(host, address) | parse_hosts(allowed_hosts), access_log)
-        print(f"serving {predictor.task_info.task} on http://{in_url(address)}:{port}/ (Ctrl-C ends)", flush=True)
+        app = create_app(predictor, limits, default_hosts(host, address) | parse_hosts(allowed_hosts), access_log)
+        print(f"serving {predictor.task_info.task} on http://{format_host(address)}:{port}/ (Ctrl-C ends)", flush=True)
         if not ipaddress.ip_address(address).is_loopback:
             print("note: anyone who can reach this address can use the model; there is no password", flush=True)
         config = uvicorn.Config(
@@ -294,7 +296,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(f"cannot serve on {in_url(host)}:{port}: {reason}") from error
+        raise ConfigError(f"cannot serve on {format_host(host)}:{port}: {reason}") from error
     # Accepted connections inherit this. Without it a reply's body waits 40 ms for the acknowledgement of its head.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener

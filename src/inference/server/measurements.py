@@ -23,7 +23,7 @@ STANDARD_ERROR = "-"
 FILES_PATH = "/page"  # where the files of the demo page are mounted
 OTHER = "other"  # label of all paths that do not exist: clients cannot add time series
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)  # buckets; 60 is the limit of an answer
-LONGEST_WORD = 200  # characters of a path or method in the access log
+MAX_LOGGED_CHARACTERS = 200  # characters of a path or method in the access log
 
 
 class Metrics:
@@ -89,8 +89,8 @@ def measure(app: ASGIApp, metrics: Metrics, access_log: logging.Logger | None) -
             if access_log:
                 line = {
                     "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-                    "method": shorten_text(scope["method"], LONGEST_WORD),
-                    "path": shorten_text(scope["path"], LONGEST_WORD),
+                    "method": shorten_text(scope["method"], MAX_LOGGED_CHARACTERS),
+                    "path": shorten_text(scope["path"], MAX_LOGGED_CHARACTERS),
                     "status": status,
                     "milliseconds": round(1000 * seconds, 1),
                     "bytes": size,

@@ -1,4 +1,4 @@
-"""Names by which requests may call the server, their size, and the reply to those that a stopping server cancels."""
+"""Middleware of the server: Host names, absolute targets, size of bodies, and replies while it stops."""
 
 import asyncio
 import contextlib
@@ -20,18 +20,21 @@ _ABSOLUTE = re.compile(r"https?://(?P<authority>[^/]*)(?P<path>/.*)?", re.IGNORE
 _HOST = re.compile(r"\*|(?:\*\.)?[^\s:/\[\]*]+|\[[0-9A-Fa-f:.]+\]")
 
 
-def failure(code: int, sentence: str, **headers: str) -> JSONResponse:
+def error_response(code: int, sentence: str, **headers: str) -> JSONResponse:
     """Return the reply {"error": sentence}."""
     return JSONResponse({"error": sentence}, code, headers)
 
 
-def in_url(host: str) -> str:
-    """Return a name or address as URLs and Host headers spell it: IPv6 addresses in brackets."""
+def format_host(host: str) -> str:
+    """Return a name or address as in URLs and Host headers: IPv6 addresses in brackets."""
     return f"[{host}]" if ":" in host else host
 
 
-def hosts_of(host: str, address: str) -> set[str]:
-    """Return the names of a server on `host`, bound to this address, for starlette's TrustedHostMiddleware."""
+def default_hosts(host: str, address: str) -> set[str]:
+    """Return the Host names that are accepted by default.
+
+    They are the host, its address, of loopback also localhost, and of 0.0.0.0 or :: all addresses of the machine.
+    """
     names = {host, address}
     if address in _UNSPECIFIED:
         interfaces = psutil.net_if_addrs().values()
@@ -39,17 +42,17 @@ def hosts_of(host: str, address: str) -> set[str]:
         names |= {entry.address.partition("%")[0] for interface in interfaces for entry in interface}
     elif ipaddress.ip_address(address).is_loopback:
         names |= {"localhost", "127.0.0.1", "::1"}
-    return set(map(in_url, names))
+    return set(map(format_host, names))
 
 
 def parse_hosts(names: Collection[str]) -> set[str]:
     """Return further names and addresses ("*": any, "*.NAME": below NAME); ConfigError for one with scheme or port."""
     for name in names:
-        if not _HOST.fullmatch(in_url(name)):
+        if not _HOST.fullmatch(format_host(name)):
             raise ConfigError(
                 f"allowed_hosts holds {name!r}, allowed are names and addresses without scheme and port, or {ANY_HOST}"
             )
-    return set(map(in_url, names))
+    return set(map(format_host, names))
 
 
 def accept_absolute_targets(app: ASGIApp) -> ASGIApp:
@@ -91,7 +94,7 @@ def answer_cancelled(app: ASGIApp) -> ASGIApp:
             await app(scope, receive, send)
         except asyncio.CancelledError:
             with contextlib.suppress(RuntimeError):  # the answer has begun
-                await failure(503, "the server is stopping")(scope, receive, send)
+                await error_response(503, "the server is stopping")(scope, receive, send)
 
     return answer
 

@@ -68,7 +68,7 @@ def request_model(task_info: TaskInfo, max_records: int, max_characters: int) ->
         fields[name] = (field_type, Field(default, alias=name if column == "id" else column))
     fields["id"] = (Identity, None)
     record: Any = create_model("Record", __base__=StrictModel, **fields)
-    record_or_invalid: Any = Annotated[record, WrapValidator(_or_invalid)]
+    record_or_invalid: Any = Annotated[record, WrapValidator(_validate_record)]
     records: Any = Annotated[list[record_or_invalid], Field(min_length=1, max_length=max_records)]
     return create_model("PredictRequest", __base__=StrictModel, records=(records, ...))
 
@@ -85,7 +85,7 @@ class InvalidRecord:
         return sentence(self.error | {"loc": ("body", "records", index, *self.error["loc"])})
 
 
-def _or_invalid(value: Any, validate: Callable[[Any], BaseModel]) -> BaseModel | InvalidRecord:
+def _validate_record(value: Any, validate: Callable[[Any], BaseModel]) -> BaseModel | InvalidRecord:
     try:
         return validate(value)
     except ValidationError as error:
@@ -101,7 +101,7 @@ def reply_model(task: str) -> type[BaseModel]:
 
 
 def sentence(error: dict[str, Any]) -> str:
-    """Return one of pydantic's errors as a sentence with its location, as in records[0].question."""
+    """Return a pydantic error as a sentence that begins with its location, such as records[0].question."""
     location = shorten_text(key_path(error["loc"][1:]))
     if error["type"] == "json_invalid":
         return f"the body is not JSON: {error['ctx']['error']} at character {error['loc'][-1]}"
