@@ -130,8 +130,8 @@ class AlbertForPairScores(AlbertForRegression):
     """Scores of pairs by the squared error of the cosine (sentence-transformers' CosineSimilarityLoss)."""
 
     def logits_of(self, outputs: Tensors, texts: Tensors, further: Tensors) -> tuple[tuple[Tensor, Tensor], ...]:
-        directions = self.scores.directions(outputs, texts)
-        return ((ops.reduce_sum(directions[:, 0] * directions[:, 1], 1).expand_dims(1), further[-2]),)
+        vectors = self.scores.normalised_embeddings(outputs, texts)
+        return ((ops.reduce_sum(vectors[:, 0] * vectors[:, 1], 1).expand_dims(1), further[-2]),)
 
 
 class AlbertForPairs(AlbertForSequenceClassification):
@@ -144,8 +144,9 @@ class AlbertForPairs(AlbertForSequenceClassification):
     label_columns = ("sequence_weights",)
 
     def logits_of(self, outputs: Tensors, texts: Tensors, further: Tensors) -> tuple[tuple[Tensor, Tensor], ...]:
-        directions = self.scores.directions(outputs, texts)
-        return ((COSINE_SCALE * ops.MatMul(transpose_b=True)(directions[:, 0], directions[:, 1]), further[-2]),)
+        vectors = self.scores.normalised_embeddings(outputs, texts)
+        similarities = COSINE_SCALE * ops.MatMul(transpose_b=True)(vectors[:, 0], vectors[:, 1])
+        return ((similarities, further[-2]),)
 
     def label_losses(self, outputs: Tensors, texts: Tensors, further: Tensors) -> tuple[Tensor, Tensor]:
         own = ops.range(0, further[0].shape[0], 1).astype(ms.int32)

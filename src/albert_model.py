@@ -33,7 +33,7 @@ from src.nn.layers import (
 POOLER = "albert.pooler."
 MASKED_SCORE = -10000.0  # google's additive mask: exp(-10000) is 0 in float32 and the sum stays finite in float16
 LAYER_KEY_STEP = 1000003  # distance between the dropout keys of two layers
-KEPT_GRADIENTS = 100e6  # bytes, about, of the gradients of shared layers that wait to be added up
+MAX_PENDING_GRADIENT_BYTES = 100e6  # of shared layers, about, before a boundary sums them
 
 
 def initialise_weights(network: nn.Cell, initializer_range: float, seed: int) -> None:
@@ -142,10 +142,10 @@ class SelfAttention(Block):
         self.attention = attention_for(config, site, shared)
         self.dropout = Dropout(config.hidden_dropout_prob, site + 1, config.backend)
 
-    def keep_prepacked(self) -> None:
-        """Prepack the weights of this block; see AlbertModel.keep_prepacked."""
-        self.attention.products.keep_prepacked(self.query.weight, self.key.weight, self.value.weight)
-        self.output.matmul.keep_prepacked(self.output.weight)
+    def prepack_weights(self) -> None:
+        """Prepack the weights of this block; see AlbertModel.prepack_weights."""
+        self.attention.products.prepack_weights(self.query.weight, self.key.weight, self.value.weight)
+        self.output.matmul.prepack_weights(self.output.weight)
 
     def matrices(self) -> tuple[Tensor, ...]:
         projections = self.attention.matrices(self.query.weight, self.key.weight, self.value.weight)
@@ -176,10 +176,10 @@ class FeedForward(Block):
         self.layer_norm = LayerNorm(hidden, config.layer_norm_eps, config.hidden_dropout_prob, backend)
         self.dropout = Dropout(config.hidden_dropout_prob, site, backend)
 
-    def keep_prepacked(self) -> None:
-        """Prepack the weights of this block; see AlbertModel.keep_prepacked."""
-        self.intermediate.matmul.keep_prepacked(self.intermediate.weight)
-        self.output.matmul.keep_prepacked(self.output.weight)
+    def prepack_weights(self) -> None:
+        """Prepack the weights of this block; see AlbertModel.prepack_weights."""
+        self.intermediate.matmul.prepack_weights(self.intermediate.weight)
+        self.output.matmul.prepack_weights(self.output.weight)
 
     def matrices(self) -> tuple[Tensor, ...]:
         return self.intermediate.weight, self.output.weight
@@ -194,7 +194,7 @@ class _Boundary(nn.Cell):
 
     In the backward pass, the gradients that later layers give each matrix are summed before earlier layers compute
     theirs. Otherwise the gradients of all layers would be kept until the end: 200 MB a layer of albert_xlarge.
-    Boundaries take time to compile, so small layers have few of them (KEPT_GRADIENTS).
+    Boundaries take time to compile, so small layers have few of them (MAX_PENDING_GRADIENT_BYTES).
     """
 
     def __init__(self) -> None:
@@ -235,7 +235,8 @@ class Encoder(nn.Cell):
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()
-        self.layers, self.inner = sharing_plan(config), config.inner_group_num
+        self.layers = sharing_plan(config)
+        self.inner = config.inner_group_num
         self.projects = config.embedding_projection
         if self.projects:
             self.embedding_hidden_mapping = Dense(
@@ -257,11 +258,11 @@ class Encoder(nn.Cell):
             ]
         )
         # Two sets that both go through boundaries get each other's weights in MindSpore 2.10's gradient.
-        self.one_attention = attention_sets == self.inner == 1
-        self.one_feed_forward = feed_forward_sets == self.inner == 1
+        self.has_single_attention = attention_sets == 1 and self.inner == 1
+        self.has_single_feed_forward = feed_forward_sets == 1 and self.inner == 1
         layer_bytes = 4 * sum(parameter.size for parameter in self.layer_parameters(*self.layers[0]))
-        together = max(1, round(KEPT_GRADIENTS / layer_bytes))
-        self.has_boundary = [i > 0 and i % together == 0 for i in range(len(self.layers))]
+        layers_per_boundary = max(1, round(MAX_PENDING_GRADIENT_BYTES / layer_bytes))
+        self.has_boundary = [i > 0 and i % layers_per_boundary == 0 for i in range(len(self.layers))]
         self.boundary = _Boundary()
 
     def matrices(self, attention: int, feed_forward: int) -> tuple[tuple[tuple[Tensor, ...], ...], ...]:
@@ -304,11 +305,11 @@ class Encoder(nn.Cell):
         of_attentions, of_feed_forwards = self.matrices(*self.layers[0])
         for i in range(len(self.layers)):
             layer_matrices = self.matrices(*self.layers[i])
-            if not self.one_attention:
+            if not self.has_single_attention:
                 of_attentions = layer_matrices[0]
             elif self.has_boundary[i]:
                 x, of_attentions = self.boundary(x, of_attentions)
-            if not self.one_feed_forward:
+            if not self.has_single_feed_forward:
                 of_feed_forwards = layer_matrices[1]
             elif self.has_boundary[i]:
                 x, of_feed_forwards = self.boundary(x, of_feed_forwards)
@@ -344,10 +345,10 @@ class AlbertModel(nn.Cell):
         """True if texts can be packed."""
         return isinstance(self.encoder.attentions[0].attention, FusedAttention)
 
-    def keep_prepacked(self) -> None:
+    def prepack_weights(self) -> None:
         """Prepack shared weights once instead of in every pass, if `packs`; they must not change any more."""
         for block in (*self.encoder.attentions, *self.encoder.feed_forwards):
-            block.keep_prepacked()
+            block.prepack_weights()
 
     def score_mask(self, texts: tuple[Tensor, ...]) -> Tensor:
         """Return the additive mask of attention scores, (B, 1, 1, L) float32; for packed texts their `begins`."""

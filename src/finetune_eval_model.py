@@ -19,7 +19,7 @@ from src.nn.layers import AddBias, Dense, LayerNorm, Softmax, Spread, dense_prod
 
 MASKED_LOGIT = 1e30  # subtracted from the logits of tokens that cannot be an answer (google's p_mask)
 MASKED_STATE = 1e6  # subtracted from states behind a text's end; its square is finite
-SMALLEST_SQUARE = 1e-24  # of the length that a vector is divided by
+MIN_SQUARED_NORM = 1e-24  # of a vector that is divided by its norm
 DROPOUT_SITE = 1001  # above all sites of the encoder
 
 
@@ -90,7 +90,7 @@ class MultipleChoiceScores(ScoresNetwork):
 
 
 class PairVectors(ScoresNetwork):
-    """Vectors of length 1 of the two texts of a row, one behind the other: vectors (B, 2 * H).
+    """L2-normalised embeddings of the two texts of a row, concatenated: vectors (B, 2 * H).
 
     Args:
         pooling: as in src.tasks.fill_mask.EmbeddingsAnswerer.
@@ -117,15 +117,15 @@ class PairVectors(ScoresNetwork):
             return ops.ReduceMax()(sequence - MASKED_STATE * (1.0 - mask), 1)
         return ops.reduce_sum(sequence * mask, 1) / ops.maximum(ops.reduce_sum(mask, 1), 1.0)
 
-    def directions(self, outputs: Tensors, texts: Tensors) -> Tensor:
-        """Return the vectors (B, 2, H), arguments as in `pool`."""
+    def normalised_embeddings(self, outputs: Tensors, texts: Tensors) -> Tensor:
+        """Return L2-normalised embeddings (B, 2, H); arguments as in `pool`."""
         pooled = self.pool(outputs, texts)
         squares = ops.reduce_sum(pooled * pooled, 1).expand_dims(1)
-        return (pooled / ops.sqrt(ops.maximum(squares, SMALLEST_SQUARE))).reshape((-1, 2, pooled.shape[1]))
+        return (pooled / ops.sqrt(ops.maximum(squares, MIN_SQUARED_NORM))).reshape((-1, 2, pooled.shape[1]))
 
     def answer(self, texts: Tensors, further: Tensors) -> Tensor:
-        directions = self.directions(self.encode(texts, further), self.backbone_texts(texts))
-        return directions.reshape((directions.shape[0], -1))
+        vectors = self.normalised_embeddings(self.encode(texts, further), self.backbone_texts(texts))
+        return vectors.reshape((vectors.shape[0], -1))
 
 
 class TokenClassificationScores(ScoresNetwork):
@@ -335,5 +335,5 @@ def packed_where_possible(network: AnsweringNetwork) -> nn.Cell:
     """
     if not network.scores.albert.packs:
         return network
-    network.scores.albert.keep_prepacked()
+    network.scores.albert.prepack_weights()
     return PackedNetwork(network.scores)

@@ -191,7 +191,7 @@ def test_weights_that_stay_are_prepacked_once_for_all() -> None:
     usual, keeping = (Multiply(3, shared=True) for _ in range(2))
     weights = [Parameter(Tensor(normal(width, 33)), name=f"w{width}") for width in (301, 7, 48)]
     before = fused_products.prepackings()
-    keeping.products.keep_prepacked(*weights)
+    keeping.products.prepack_weights(*weights)
     assert fused_products.prepackings() - before == 3
     for rows in (1, 70):
         x = Tensor(normal(rows, 33))

@@ -66,7 +66,7 @@ def assert_same(found: tuple[np.ndarray, dict], expected: tuple[np.ndarray, dict
 @pytest.mark.parametrize("case", CASES)
 def test_recompute_changes_no_gradient(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plain form has boundaries between all layers that may have one; recompute adds gradients up by itself."""
-    monkeypatch.setattr(albert_model, "KEPT_GRADIENTS", 1.0)
+    monkeypatch.setattr(albert_model, "MAX_PENDING_GRADIENT_BYTES", 1.0)
     changes, make = CASES[case]
     networks = [make(SMALL.replace(recompute=recompute, **changes)) for recompute in (False, True)]
     plain, again = (metrics_and_gradients(network, columns(), scale=8.0)[0] for network in networks)

@@ -27,7 +27,7 @@ from src.inference.record_files import NumberedRecord
 from src.inference.text_search import TextSearch
 from src.model_folder import ModelFolder
 from src.tasks.embedding_pairs import EmbeddingsConfig, retrieval_metrics
-from src.tasks.fill_mask import POOLINGS, of_length_1, pool
+from src.tasks.fill_mask import POOLINGS, l2_normalise, pool
 from tests.helpers.answers import assert_close
 from tests.helpers.classifier_run import BAD, GOOD, OTHER, SPECIALS, classifier_arguments, read, read_columns
 from tests.helpers.messages import messages_of
@@ -66,7 +66,7 @@ def test_losses_are_those_of_numpy_and_all_weights_learn(losses: type[TrainingNe
     ids, mask = (batch[name].reshape(ROWS, -1, 2).swapaxes(1, 2).reshape(2 * ROWS, -1) for name in TEXT_COLUMNS[:2])
     states, pooled = AnsweringNetwork(encoder)(Tensor(ids), Tensor(mask), Tensor(np.zeros_like(ids)))
     tokens = Ragged(states.asnumpy()[mask == 1], mask.sum(1))
-    vectors = of_length_1(pooled.asnumpy() if pooling == "pooler" else pool(tokens, pooling))
+    vectors = l2_normalise(pooled.asnumpy() if pooling == "pooler" else pool(tokens, pooling))
     found = AnsweringNetwork(network.scores)(*(Tensor(batch[name]) for name in TEXT_COLUMNS))
     np.testing.assert_allclose(found.asnumpy().reshape(vectors.shape), vectors, atol=2e-6)
 

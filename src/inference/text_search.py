@@ -11,7 +11,7 @@ from src.inference.file_answers import RECORDS_AT_ONCE, predict_batch
 from src.inference.predictor import Predictor
 from src.inference.record_files import NumberedRecord
 from src.tasks.answerer import Record, shortest
-from src.tasks.fill_mask import EMBEDDINGS, of_length_1
+from src.tasks.fill_mask import EMBEDDINGS, l2_normalise
 
 logger = logging.getLogger(__name__)
 TOP_K = 5
@@ -52,7 +52,7 @@ class TextSearch:
                 vectors.append(np.array(answer["pooled"], np.float32))
         if not vectors:
             raise DataError("the collection to search holds no records")
-        self._vectors = of_length_1(np.stack(vectors))
+        self._vectors = l2_normalise(np.stack(vectors))
         logger.info(f"searching {len(vectors):,} records")
 
     def skip(self, records: Sequence[Record]) -> None:
@@ -68,7 +68,7 @@ class TextSearch:
         found = [answer for answer in answers if "pooled" in answer]
         if not found:
             return answers
-        queries = of_length_1(np.array([answer.pop("pooled") for answer in found], np.float32))
+        queries = l2_normalise(np.array([answer.pop("pooled") for answer in found], np.float32))
         for answer, query in zip(found, queries, strict=True):
             scores = self._vectors @ query
             best = np.argsort(-scores, kind="stable")[: self.top_k]

@@ -48,12 +48,12 @@ class _RowFactors(nn.Cell):
 
 
 class Dropout(nn.Cell):
-    """Dropout whose mask is a hash of (key, row, column), so that a saved step number restores it exactly.
+    """Dropout whose mask is a hash of (key, row, column), so that a resumed run draws the same masks.
 
-    MindSpore keeps the state of nn.Dropout inside its kernel, where a checkpoint cannot reach it. The hash is the sum
-    over k of (row[k] key[k] mod 2**11) column[k], modulo 2**14, after Carter and Wegman (1979), who cut no product: a
-    thin product of matrices whose entries have 11 and 8 bits, so that it is exact in float32, whatever the order of the
-    sum, and where operands are rounded to TF32 or float16. The layers in C++ compute it in whole numbers of 16 bits.
+    nn.Dropout keeps its generator inside a kernel, where no checkpoint reaches it. Here the hash of an entry is the sum
+    over k of (row[k] key[k] mod 2**11) column[k], modulo 2**14 (after Carter and Wegman 1979, who cut no product). The
+    entry is dropped if hash / 2**14 is below the probability. Factors of rows have 11 bits and of columns 8, so that
+    the matrix product is exact in float32, TF32 and float16, in any order. C++ layers use whole numbers of 16 bits.
 
     Args:
         probability: share of entries set to 0, to the next 2**-14; the others are multiplied by 1 / (1 - probability).
@@ -74,10 +74,9 @@ class Dropout(nn.Cell):
         return self.training and self.probability > 0.0
 
     def factors(self, rows: int, columns: int, key: Tensor) -> tuple[Tensor, ...]:
-        """Return the factors of a mask (rows, columns): (rows, 16) and (columns, 16), or () without dropout.
+        """Return the factors (rows, 16) and (columns, 16) of a mask, or () if nothing is dropped.
 
-        The product of both, in steps of 2**-11, modulo 2**3, are eight times the fractions that the mask compares with
-        its probability.
+        An eighth of their matrix product, without its integer part, is hash / 2**14.
         """
         if not self.drops():
             return ()

@@ -1,8 +1,8 @@
-"""Layers for CPUs, each operation one pass over memory, in C++ (src/nn/native).
+"""Layers for CPUs in C++ (src/nn/native).
 
-They compute what the composed operations of src/nn/layers.py and src/nn/attention.py do, in value and gradient.
-MindSpore's CPU kernels are one a step of a formula, each of which reads its operands and writes its result. The cells
-here take float32 and shapes that are known when compiled; what is exported has none.
+Each cell computes the values and gradients of its counterpart in src/nn/layers.py or src/nn/attention.py in one pass
+over memory, where MindSpore's kernels need one for each step of a formula. Inputs are float32 with static shapes;
+exported networks use the composed layers instead.
 Shape letters: B texts, L tokens, N rows (in an encoder B L), H hidden size, A attention heads, D = H / A, V vocabulary;
 C columns of anything.
 """
@@ -148,17 +148,21 @@ class _DropAddNormalise(nn.Cell):
 
 
 class Attention(nn.Cell):
-    """Scaled dot-product attention by heads (Vaswani et al. 2017, section 3.2), of which no scores are kept.
+    """Scaled dot-product attention by heads (Vaswani et al. 2017, section 3.2) that keeps no matrix of scores.
 
     Args:
-        heads: A. table: fixed embeddings of relative positions (2 M + 1, D), added to keys and values; None: none.
-        probability: of the dropout of probabilities, if there are factors of its hashes.
+        heads: A.
+        table: fixed embeddings of relative positions (2 M + 1, D), added to keys and values; None: none.
+        probability: of dropout, which needs `factors`.
 
-    Inputs: query, key, value (N, H), products that their biases (H) are still to be added to; score_mask (B, 1, 1, L),
-    which is added to scores and has no gradient; of Dropout.factors for rows N A and columns L, or none.
-    Output: (N, H).
-    In place of score_mask: the rows (B + 1) int32 where texts of any lengths, at most L, begin and the last one ends,
-    at most N; then there is 0 in the rows behind them.
+    Inputs:
+        query, key, value: (N, H), without their biases.
+        biases: of the three, (H,) each.
+        score_mask: of padded texts (B, 1, 1, L) float32, added to the scores; of packed texts (B + 1,) int32, the row
+            at which each text begins and the one behind the last text. It has no gradient.
+        factors: Dropout.factors for N A rows and L columns, or ().
+
+    Output: (N, H); rows behind the last packed text are 0.
     """
 
     def __init__(self, heads: int, table: Tensor | None, probability: float) -> None:
@@ -223,7 +227,7 @@ class _Attention(nn.Cell):
     ) -> tuple[Tensor, ...]:
         constants = score_mask, table, by_row, by_column
         operands = query, key, value, query_bias, key_bias, value_bias, *constants, self.settings
-        return (*self.gradient(dout[0], *operands, out[1]), *[ops.zeros_like(each) for each in constants])
+        return (*self.gradient(dout[0], *operands, out[1]), *[ops.zeros_like(constant) for constant in constants])
 
 
 class SquareSum(nn.Cell):

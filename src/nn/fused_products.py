@@ -70,11 +70,11 @@ class _Products(nn.Cell):
         self.gradient = operation(f"project_gradient_{number_type}", lambda *shapes: shapes[count:], count + 1)
         self.packed_weights = ()
 
-    def keep_prepacked(self, *weights: Parameter) -> None:
-        """Prepack weights once instead of in every pass; they must not change any more."""
+    def prepack_weights(self, *weights: Parameter) -> None:
+        """Prepack the weights once; they must not change afterwards."""
         if self.prepacks:
-            made = [Parameter(self.prepack(weight), f"{weight.name}.prepacked", False) for weight in weights]
-            self.packed_weights = ParameterTuple(made)
+            packed = [Parameter(self.prepack(weight), f"{weight.name}.prepacked", False) for weight in weights]
+            self.packed_weights = ParameterTuple(packed)
 
     def prepacked(self, *weights: Tensor) -> tuple[Tensor, ...]:
         if self.packed_weights:

@@ -168,10 +168,10 @@ class _Normalise(nn.Cell):
 
 
 class _ApplyMask(nn.Cell):
-    """x (N, C) where the fraction of its hash is at least the probability, over 1 - probability; else 0.
+    """Inverted dropout of x (N, C): kept are entries whose hash is at least the probability.
 
-    Hashes are an eighth of the product of factors by row (N, F) and by column (C, F). The probability and the scale are
-    spread once for all layers, because a number beside a tensor is an operand of unlike shape, too (see Spread).
+    The hash of (i, j) is by_row[i] . by_column[j] / 8 without its integer part. Probability and scale are broadcast to
+    the full size first, because operands of unlike shapes are slow on CPUs (see Spread).
     """
 
     def __init__(self, probability: float) -> None:
@@ -327,10 +327,11 @@ def scale_all(count: int, backend: Backend = Backend.AUTO) -> nn.Cell:
 
 
 class RowSquareSum(nn.Cell):
-    """Identity on x; the gradient of its scalar parameter is the sum of the squared entries of x's gradient.
+    """Identity that measures the squared norm of its gradient.
 
-    TensorFlow's global norm counts a table that is only looked up by its looked-up rows, each occurrence apart, and so
-    does the train step with the segments' table. The parameter itself stays 0, is never trained and never saved.
+    The "gradient" of the scalar parameter is sum(dout ** 2). TensorFlow's global norm counts an embedding table by its
+    looked-up rows, each occurrence apart; the train step takes this sum in place of the squared norm of the segment
+    table's gradient. The parameter stays 0 and is neither trained nor saved.
     """
 
     parameter_name = "row_square_sum"

@@ -16,10 +16,10 @@ SOURCE = Path(__file__).parent / "native" / "operations.cc"
 
 
 def is_fused(backend: Backend) -> bool:
-    """Return whether networks of this backend use the C++ operations.
+    """Return True if layers of this backend run as C++ operations.
 
     Raises:
-        DeviceError: they must, but cannot.
+        DeviceError: the backend is FUSED, but the library cannot be built.
     """
     if backend is Backend.FUSED:
         return library_for(SOURCE, is_needed=True) is not None

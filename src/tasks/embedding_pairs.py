@@ -21,7 +21,7 @@ from src.data.features import LABELS, WINDOWS, labelled_features, sample, split_
 from src.finetune_eval_model import EncoderOutputs, PairVectors
 from src.tasks.answerer import Outputs, Record, shortest
 from src.tasks.classification import RegressionAnswer, write_text_predictions
-from src.tasks.fill_mask import POOLINGS, EmbeddingsAnswerer, EmbeddingsInfo, of_length_1
+from src.tasks.fill_mask import POOLINGS, EmbeddingsAnswerer, EmbeddingsInfo, l2_normalise
 from src.tasks.finetune_config import READY_KEYS, FinetuneConfig
 from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Task, TaskSpec
 from src.tasks.task_info import NO_DEV_SPLIT, TaskInfo, choose_dev_split
@@ -257,7 +257,7 @@ class PairAnswerer(EmbeddingsAnswerer):
         return replace(features, arrays={"truncated": truncated, WINDOWS: np.repeat(np.arange(len(items)), 2)})
 
     def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
-        vectors = of_length_1(self.vectors(outputs))
+        vectors = l2_normalise(self.vectors(outputs))
         return [{"score": score} for score in shortest((vectors[::2] * vectors[1::2]).sum(1))]
 
 

@@ -23,7 +23,7 @@ from src.tokenization import FullTokenizer
 MASK = "[MASK]"
 POOLER = "pooler"
 POOLINGS = (POOLER, "cls", "mean", "max")
-SMALLEST_LENGTH = 1e-12  # of a vector that is divided by its length
+MIN_NORM = 1e-12  # of a vector that is divided by its length
 WORD_START, CONTINUATION = "▁", "##"  # prefixes of SentencePiece's first and of WordPiece's further pieces of a word
 MaskedText = tuple[list[int], list[int], str]  # ids, positions of masks, text
 
@@ -149,12 +149,12 @@ class EmbeddingsAnswerer(ClassificationAnswerer):
     def vectors(self, outputs: Outputs) -> np.ndarray:
         """Return the vectors (rows, H) of all rows."""
         vectors = outputs["pooled_output"] if self.pooling == POOLER else pool(outputs["sequence_output"], self.pooling)
-        return of_length_1(vectors) if self.normalise else vectors
+        return l2_normalise(vectors) if self.normalise else vectors
 
 
-def of_length_1(vectors: np.ndarray) -> np.ndarray:
+def l2_normalise(vectors: np.ndarray) -> np.ndarray:
     """Return vectors (rows, H) divided by their lengths."""
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), SMALLEST_LENGTH)
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), MIN_NORM)
 
 
 def pool(states: Ragged, pooling: str) -> np.ndarray:
