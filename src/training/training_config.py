@@ -194,7 +194,10 @@ class TrainingConfig(ArchitectureConfig):
 
     @classmethod
     def complete_flags(cls, flags: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"train_steps": "0", **flags} if cls.epochs_key in flags else flags
+        if cls.epochs_key in flags:
+            return {"train_steps": "0", **flags}
+        sets_updates = flags.get("train_steps", "0") not in ("0", "-1")  # which replace the epochs of a file
+        return {cls.epochs_key: cls.model_fields[cls.epochs_key].default, **flags} if sets_updates else flags
 
     def fit_to_flags(self, flags: Mapping[str, Any]) -> Self:
         name = self.optimizer_cfg.optimizer
