@@ -100,7 +100,7 @@ def option(
     """Return a field with its meaning for --help and its allowed values.
 
     Args:
-        choices: the allowed values; (): any.
+        choices: the allowed values, for a list those of its items; (): any.
         minimum, maximum: inclusive bounds.
         above, below: exclusive bounds.
         needs: (another key of the same class, value): with another value this option has no effect and must keep its
@@ -165,7 +165,9 @@ def describe_allowed(field: FieldInfo) -> str:
     if rules.section:
         return "a list of mappings, [{KEY: VALUE, ...}, ...]" if rules.is_list else "a mapping of keys"
     if rules.choices:
-        return "one of " + ", ".join(map(show, rules.choices))
+        choices = ", ".join(map(show, rules.choices))
+        is_list = value_type(field) == tuple[str, ...]
+        return f"any of {choices}, with commas between them" if is_list else f"one of {choices}"
     bounds = []
     for constraint in field.metadata:
         for name in BOUND_NAMES:

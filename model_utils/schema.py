@@ -91,7 +91,8 @@ class Config(pydantic.BaseModel):
             value = check(read_value(value, value_type(field)))
         except ValidationError:
             raise ValueError from None  # so that the error's input is the original value
-        if rules.choices and value not in rules.choices:
+        chosen = value if isinstance(value, tuple) else (value,)
+        if rules.choices and not all(item in rules.choices for item in chosen):
             raise ValueError
         return value
 

@@ -641,6 +641,13 @@ def test_epochs_on_the_command_line_replace_a_number_of_updates_in_the_file() ->
         load_config(RaceConfig, [*words, "--epoch_num", "1", "--train_steps", "7"])
 
 
+def test_updates_of_the_command_line_replace_epochs_of_the_file() -> None:
+    words = ["--config_path", str(ROOT / "recipes/c3.yaml"), "--train_steps"]
+    for steps, expected in (("7", (7, 5)), ("0", (0, 8)), ("-1", (-1, 8))):
+        config = load_config(RaceConfig, [*words, steps])
+        assert (config.train_steps, config.epoch_num) == expected
+
+
 @pytest.mark.parametrize(
     ("kind", "key", "alias"),
     [

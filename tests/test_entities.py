@@ -10,6 +10,7 @@ from src.tasks.entities import (
     find_entities,
     find_scheme,
     is_tag,
+    mention_macro_f1,
     misfits,
     unbegun_words,
 )
@@ -51,6 +52,17 @@ def test_scores() -> None:
     expected = {"f1": 4 / 9, "precision": 2 / 5, "recall": 2 / 4, "tag_accuracy": 5 / 8}
     expected |= {"f1_LOC": 2 / 3, "f1_ORG": 0.0, "f1_PER": 2 / 5}
     assert entity_scores(gold, predicted) == pytest.approx(expected)
+
+
+def test_a_mention_counts_once_a_text() -> None:
+    """As in CLUENER's score.py: X is found at one of its two places, Y under another label."""
+    words = ["X a X".split(), "Y X".split()]
+    gold = ["B-PER O B-PER".split(), "B-ORG O".split()]
+    predicted = ["B-PER O O".split(), "B-PER B-PER".split()]
+    # PER: X of the first text is right, Y and X of the second are not there; ORG: Y is missed.
+    assert mention_macro_f1(words, gold, predicted) == pytest.approx((2 / (3 + 1) + 0) / 2)
+    assert mention_macro_f1(words, gold, gold, ["O", "B-PER", "B-ORG", "B-LOC"]) == pytest.approx(2 / 3)
+    assert mention_macro_f1([], [], []) == 0.0
 
 
 def test_nothing_found_and_nothing_there_is_zero() -> None:

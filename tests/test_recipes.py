@@ -1,5 +1,8 @@
 """Every recipe is a complete configuration of its script, with the published figures."""
 
+import json
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,10 +11,12 @@ from model_utils.facts import flatten
 from model_utils.schema import Config, load_config
 from model_utils.yaml_files import read_yaml
 from src.create_pretraining_data import CreateDataConfig
+from src.model_folder import load_tokenizer
 from src.tasks.classification_examples import ClassifierConfig
 from src.tasks.finetune_config import FinetuneConfig
-from src.tasks.multiple_choice import RaceConfig
-from src.tasks.question_answering import SquadConfig, SquadV2Config
+from src.tasks.multiple_choice import RaceConfig, RaceTask
+from src.tasks.question_answering import SquadConfig, SquadTask, SquadV2Config
+from src.tasks.token_classification import NerConfig, NerTask
 from src.training.pretrain_config import PretrainConfig
 from src.training.training_config import TrainingConfig
 from tests.conftest import ROOT
@@ -28,6 +33,19 @@ GLUE = {
     "mrpc": (200, 2e-5, 800, 32),
 }
 
+# Command, length, epochs, learning rate and global batch; the recipes name their sources.
+CLUE: dict[str, tuple[type[FinetuneConfig], int, int, float, int]] = {
+    "tnews": (ClassifierConfig, 128, 3, 2e-5, 16),
+    "iflytek": (ClassifierConfig, 128, 3, 2e-5, 32),
+    "afqmc": (ClassifierConfig, 128, 3, 2e-5, 16),
+    "cmnli": (ClassifierConfig, 128, 2, 3e-5, 64),
+    "ocnli": (ClassifierConfig, 128, 3, 2e-5, 32),
+    "csl": (ClassifierConfig, 256, 5, 1e-5, 4),
+    "c3": (RaceConfig, 512, 8, 2e-5, 24),
+    "cluener": (NerConfig, 128, 4, 3e-5, 24),
+    "cmrc2018": (SquadConfig, 512, 2, 3e-5, 32),
+}
+
 PRETRAINING = {
     "examples_64": CreateDataConfig,
     "pretrain_1h_cpu": PretrainConfig,
@@ -40,6 +58,7 @@ FINETUNING = dict.fromkeys(GLUE, ClassifierConfig) | {
     "squad_v1": SquadConfig,
     "squad_v2": SquadV2Config,
 }
+FINETUNING |= {name: kind for name, (kind, *_) in CLUE.items()}
 KINDS: dict[str, type[Config]] = {**PRETRAINING, **FINETUNING}
 
 
@@ -111,6 +130,73 @@ def test_squad(name: str, kind: type[FinetuneConfig]) -> None:
     config = load(name, kind)
     assert figures(config) == (0, 5e-5, 0, 48)
     assert (config.warmup_ratio, config.epoch_num, config.max_seq_length) == (0.1, 2, 384)
+
+
+@pytest.mark.parametrize("name", CLUE)
+def test_clue(name: str) -> None:
+    kind, length, epochs, rate, batch = CLUE[name]
+    config = load(name, kind)
+    assert figures(config) == (0, rate, 0, batch)
+    assert (config.warmup_ratio, config.epoch_num, config.max_seq_length) == (0.1, epochs, length)
+    if isinstance(config, ClassifierConfig):
+        assert config.task_name == name
+
+
+C3 = [
+    [
+        ["男：你今天有时间吗?", "女：没有。"],
+        [{"question": "女的有时间吗?", "choice": ["有", "没有"], "answer": "没有"}],
+        "25-35",
+    ]
+]
+CLUENER = {
+    "text": "北京勘察设计协会副会长周荫如",
+    "label": {"name": {"周荫如": [[11, 13]]}, "position": {"副会长": [[8, 10]]}},
+}
+CMRC = {
+    "context": "工商协进会报告，12月消费者信心上升到78.1。",
+    "id": "TRIAL_0",
+    "qas": [
+        {
+            "id": "TRIAL_0_QUERY_0",
+            "question": "12月的消费者信心指数是多少？",
+            "answers": [{"text": "78.1", "answer_start": 19}],
+        }
+    ],
+}
+PUBLISHED = {
+    "c3": (RaceTask, "data_dir", "m-train.json", C3, ("option_counts", [2])),
+    "cluener": (NerTask, "data_dir", "train.json", CLUENER, ("sentence_words", [14])),
+    "cmrc2018": (
+        SquadTask,
+        "train_json_path",
+        "",
+        {"version": "v1.0", "data": [{"title": "傻钱", "id": "TRIAL_0", "paragraphs": [CMRC]}]},
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_files_as_clue_publishes_them(name: str, tmp_path: Path) -> None:
+    make_task, key, file, content, expected = PUBLISHED[name]
+    (tmp_path / (file or "train.json")).write_text(json.dumps(content, ensure_ascii=False), "utf-8")
+    path = tmp_path if file else tmp_path / "train.json"
+    words = ["--config_path", str(ROOT / f"recipes/{name}.yaml"), f"--{key}", str(path), "--do_eval", "false"]
+    tokenizer = load_tokenizer(ROOT / "pretrained/albert_mini_zh")
+    features = make_task(load_config(FINETUNING[name], words), tokenizer).split("train").features()
+    if expected:
+        assert features.arrays[expected[0]].tolist() == expected[1]
+
+
+def test_cluener_has_the_figure_of_its_own_script(tmp_path: Path) -> None:
+    """Of the most frequent tag of each character: the name is right, the position is cut in two at its second one."""
+    (tmp_path / "train.json").write_text(json.dumps(CLUENER, ensure_ascii=False), "utf-8")
+    words = ["--data_dir", str(tmp_path), "--do_eval", "false"]
+    task = NerTask(load_config(NerConfig, words), load_tokenizer(ROOT / "pretrained/albert_mini_zh"))
+    prepared: Any = SimpleNamespace(split=task.split("train"))
+    metrics = task.baseline(prepared, prepared)
+    assert metrics["mention_macro_f1"] == (1 + 0) / 2 and metrics["f1"] == pytest.approx(2 / 5)
 
 
 @pytest.mark.parametrize("optimizer", ["AdamWeightDecay", "Lamb", "Adam"])

@@ -91,7 +91,7 @@ def test_another_configuration_is_an_error(tmp_path: Path, words: list[str], sen
 FREE = """
     albert_cfg.recompute device_target device_id threads compute_type fused_layers max_skipped_steps enable_data_sink
     data_sink_steps enable_save_ckpt save_checkpoint_steps save_checkpoint_minutes save_checkpoint_num
-    log_steps dry_run
+    log_steps report_to dry_run
 """.split()
 FREE_IN_PRETRAINING = "save_checkpoint_path eval_steps eval_data_dir eval_batches".split()
 FREE_IN_FINETUNING = """

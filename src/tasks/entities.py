@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 OUTSIDE = "O"
 LETTERS = "BIMLESU"  # sorted by position in an entity
@@ -165,20 +165,50 @@ def entity_metrics(
     return {label: _metrics(*counts) for label, counts in _count_entities(gold, predicted, tags).items()}
 
 
+def mention_macro_f1(
+    words: Sequence[Sequence[str]],
+    gold: Sequence[Sequence[str]],
+    predicted: Sequence[Sequence[str]],
+    tags: Iterable[str] = (),
+) -> float:
+    """Return the mean F1 of the labels, where a label's mention counts once a sentence.
+
+    Source: score.py of github.com/CLUEbenchmark/CLUENER2020.
+
+    Args:
+        words: words of each sentence; the others as for entity_scores.
+    """
+    counts = _count_entities(gold, predicted, tags, words)
+    return sum(_metrics(*label_counts)["f1"] for label_counts in counts.values()) / max(1, len(counts))
+
+
 def _count_entities(
-    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], tags: Iterable[str]
+    gold: Sequence[Sequence[str]],
+    predicted: Sequence[Sequence[str]],
+    tags: Iterable[str],
+    words: Sequence[Sequence[str]] = (),
 ) -> dict[str, list[int]]:
-    """Return the numbers of correct, predicted and gold entities of each label in the sentences or in `tags`."""
+    """Return the numbers of correct, predicted and gold entities of each label in the sentences or in `tags`.
+
+    words: words of each sentence, whose mentions are counted instead of places; empty: places.
+    """
     tags = [*tags]
     scheme = find_scheme(tags or [tag for sentence in (*gold, *predicted) for tag in sentence])
     counts = {entity.label: [0, 0, 0] for tag in tags for entity in find_entities([tag], scheme)}
-    for predicted_tags, gold_tags in zip(predicted, gold, strict=True):
-        predicted_entities = set(find_entities(predicted_tags, scheme))
-        gold_entities = set(find_entities(gold_tags, scheme))
+    for row, (predicted_tags, gold_tags) in enumerate(zip(predicted, gold, strict=True)):
+        sentence_words = words[row] if words else ()
+        predicted_entities = _labelled_spans(predicted_tags, scheme, sentence_words)
+        gold_entities = _labelled_spans(gold_tags, scheme, sentence_words)
         for index, entities in enumerate((predicted_entities & gold_entities, predicted_entities, gold_entities)):
-            for entity in entities:
-                counts.setdefault(entity.label, [0, 0, 0])[index] += 1
+            for label, _ in entities:
+                counts.setdefault(label, [0, 0, 0])[index] += 1
     return dict(sorted(counts.items()))
+
+
+def _labelled_spans(tags: Sequence[str], scheme: Scheme, words: Sequence[str]) -> set[tuple[str, tuple[Any, ...]]]:
+    """Return label and place of the entities of a sentence; given its words, label and mention."""
+    entities = find_entities(tags, scheme)
+    return {(label, tuple(words[first:end]) if words else (first, end)) for label, first, end in entities}
 
 
 def _metrics(correct: int, predicted: int, gold: int) -> dict[str, float]:

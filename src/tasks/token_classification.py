@@ -31,6 +31,7 @@ from src.tasks.entities import (
     entity_scores,
     find_entities,
     find_scheme,
+    mention_macro_f1,
     misfits,
 )
 from src.tasks.entity_info import EntityInfo
@@ -112,6 +113,7 @@ class NerTask(Task):
     Attributes:
         training_format: format of the training file, "" if there is none.
         words_are_characters: see EntityInfo.
+        reads_spans: True if a file has texts with spans.
     """
 
     kind = "token_classification"
@@ -152,14 +154,13 @@ class NerTask(Task):
             )
 
         self._read_file = read_file
-        _check_keys(
-            config,
-            {
-                find_format(self.files[split], config.data_format, columns, split != "test", training_file)
-                for split, used in is_read.items()
-                if used and split in self.files
-            },
-        )
+        formats = {
+            find_format(self.files[split], config.data_format, columns, split != "test", training_file)
+            for split, used in is_read.items()
+            if used and split in self.files
+        }
+        _check_keys(config, formats)
+        self.reads_spans = "spans" in formats
         self.dev_split = None
         if splits_train_file:
             texts = (sentence.words for sentence in self.read(TRAIN))
@@ -245,9 +246,8 @@ class NerTask(Task):
         tags = task_info.tags_of(word_logits(prepared.records.array, outputs["logits"]), outputs)
         predicted = [sentence_tags for sentence_tags, _ in tags]
         confidences = [probabilities for _, probabilities in tags]
-        gold = [sentence.tags for sentence in prepared.split.examples]
-        is_labelled = all(tags is not None for tags in gold)
-        metrics = entity_scores(gold, predicted, self.labels) if is_labelled else {}
+        is_labelled = all(sentence.tags is not None for sentence in prepared.split.examples)
+        metrics = self._scores(prepared.split.examples, predicted) if is_labelled else {}
         report = partial(_report, prepared.split.examples, self.labels, predicted, confidences)
         return EvaluationResult(metrics, partial(_write, prepared.split, predicted, confidences), report=report)
 
@@ -263,7 +263,16 @@ class NerTask(Task):
             unseen_tag = sum(tag_counts.values(), Counter()).most_common(1)[0][0]
         sentences = dev.split.examples
         predicted = [[majority_tags.get(word, unseen_tag) for word in sentence.words] for sentence in sentences]
-        return entity_scores([sentence.tags for sentence in sentences], predicted, self.labels)
+        return self._scores(sentences, predicted)
+
+    def _scores(self, sentences: Sequence[Sentence], predicted: list[list[str]]) -> dict[str, float]:
+        """Return the metrics of entities; of texts with spans CLUENER's, too."""
+        gold = [sentence.tags or () for sentence in sentences]
+        metrics = entity_scores(gold, predicted, self.labels)
+        if self.reads_spans:
+            words = [sentence.words for sentence in sentences]
+            metrics["mention_macro_f1"] = mention_macro_f1(words, gold, predicted, self.labels)
+        return metrics
 
 
 def _write(split: Split, predicted: list[list[str]], confidences: list[np.ndarray], folder: Path) -> None:

@@ -15,6 +15,7 @@ from src.training.phases import Batch, Phases
 from src.training.progress import Progress
 from src.training.run_folder import RunFolder
 from src.training.run_log import EVAL_PREFIX, Baselines, RunLog
+from src.training.trackers import Trackers
 from src.training.utilisation import Utilisation
 
 logger = logging.getLogger(__name__)
@@ -79,8 +80,11 @@ class Recorder:
         # An evaluation that was stopped is made again, and writes the record of its step.
         last_step = state.step - 1 if state.evaluating else state.step
         steps = None if self.progress.plan.max_seconds else self.progress.plan.train_steps
-        self.log = RunLog(self.folder.path, self.metric_names, steps, last_step, self.baselines)
-        with closing(self.log):
+        config = self.folder.config
+        with self.clock.paused():
+            trackers = Trackers(self.folder.path, config.report_to, config.to_dict())
+        settings = (self.metric_names, steps, last_step, self.baselines, trackers)
+        with trackers, closing(RunLog(self.folder.path, *settings)) as self.log:
             yield
 
     def due(self, step: int) -> bool:

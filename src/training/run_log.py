@@ -1,4 +1,4 @@
-"""The log of a run: a progress bar or plain lines, train_log.jsonl, TensorBoard events and curves.png."""
+"""The log of a run: a progress bar or plain lines, train_log.jsonl, TensorBoard events, trackers and curves.png."""
 
 import json
 import logging
@@ -15,6 +15,7 @@ from model_utils.errors import DataError
 from model_utils.files import naming_in_errors, write_atomically, write_text
 from model_utils.json_files import Schema, parse_json, read_file, validated
 from src.training.event_file import EventFile
+from src.training.trackers import Trackers
 
 logger = logging.getLogger(__name__)
 LOG_FILE = "train_log.jsonl"
@@ -61,10 +62,17 @@ class RunLog:
         start_step: updates already done; later records of an earlier attempt are removed.
         baselines: what each metric is to be compared with, for instance chance; under a name with EVAL_PREFIX in
             evaluations alone.
+        trackers: get the metrics of TensorBoard, which they may exclude; None: TensorBoard alone.
     """
 
     def __init__(
-        self, folder: Path, metric_names: Sequence[str], train_steps: int | None, start_step: int, baselines: Baselines
+        self,
+        folder: Path,
+        metric_names: Sequence[str],
+        train_steps: int | None,
+        start_step: int,
+        baselines: Baselines,
+        trackers: Trackers | None = None,
     ) -> None:
         self.folder = folder
         self.metric_names = tuple(metric_names)
@@ -74,7 +82,9 @@ class RunLog:
         text = "".join(json.dumps(record) + "\n" for record in self.records)
         write_text(folder / LOG_FILE, text)
         self.file = (folder / LOG_FILE).open("a", encoding="utf-8")
-        self.board = EventFile(folder / "tensorboard", start_step + 1)
+        has_events = trackers is None or trackers.has_events
+        self.board = EventFile(folder / "tensorboard", start_step + 1) if has_events else None
+        self.trackers = trackers
         # disable=None: only on a terminal
         self.bar = tqdm(total=train_steps, initial=start_step, unit="step", dynamic_ncols=True, disable=None)
 
@@ -88,10 +98,16 @@ class RunLog:
         with naming_in_errors(self.folder / LOG_FILE):
             self.file.write(json.dumps(record, allow_nan=False) + "\n")
             self.file.flush()
+        metrics = {}
         for name, value in record.items():
             if name != "step" and value is not None:
                 group = "eval" if name.startswith(EVAL_PREFIX) else "train"
-                self.board.add_scalar(f"{group}/{name.removeprefix(EVAL_PREFIX)}", value, record["step"])
+                tag = f"{group}/{name.removeprefix(EVAL_PREFIX)}"
+                metrics[tag] = value
+                if self.board:
+                    self.board.add_scalar(tag, value, record["step"])
+        if self.trackers:
+            self.trackers.log(metrics, record["step"])
         logger.info(self.sentence(record))
 
     def sentence(self, record: dict[str, Any]) -> str:
@@ -125,7 +141,8 @@ class RunLog:
     def sync(self) -> None:
         """Put the log on the disk and draw the curves; called with every checkpoint."""
         os.fsync(self.file.fileno())
-        self.board.flush()
+        if self.board:
+            self.board.flush()
         if self.records:
             write_atomically(self.folder / CURVES_FILE, self._draw)
 
@@ -133,7 +150,8 @@ class RunLog:
         """End the bar and close the files."""
         self.bar.close()
         self.file.close()
-        self.board.close()
+        if self.board:
+            self.board.close()
 
     def _draw(self, path: Path) -> None:
         from matplotlib.figure import Figure  # takes half a second to import, and only ranks that write draw

@@ -9,6 +9,7 @@ from model_utils.errors import ConfigError
 from model_utils.option_values import show
 from model_utils.schema import ANY, SAME_PLACE, Config, option, section
 from src.albert_config import COMPUTE_TYPES, PRESETS, AlbertConfig, AlbertOverrides, resolve_albert_config
+from src.training.trackers import TENSORBOARD, TRACKERS, load_library
 
 # Values of `needs`.
 SCALED = ("enable_lossscale", True)
@@ -168,6 +169,7 @@ class TrainingConfig(ArchitectureConfig):
         2, "newest checkpoints to keep", minimum=1, needs=SAVED, on_resume=ANY, maximum=1000
     )
     log_steps: int = option(50, "updates between log lines; fewer at first", minimum=1, on_resume=ANY, maximum=UPDATES)
+    report_to: tuple[str, ...] = option((TENSORBOARD,), "trackers of the metrics", choices=TRACKERS, on_resume=ANY)
     dry_run: bool = option(False, "estimate time, memory and disk; tries one update, keeps nothing", on_resume=ANY)
 
     def divide_global_batch(self, batch_key: str) -> None:
@@ -192,7 +194,10 @@ class TrainingConfig(ArchitectureConfig):
 
     @classmethod
     def complete_flags(cls, flags: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"train_steps": "0", **flags} if cls.epochs_key in flags else flags
+        if cls.epochs_key in flags:
+            return {"train_steps": "0", **flags}
+        sets_updates = flags.get("train_steps", "0") not in ("0", "-1")  # which replace the epochs of a file
+        return {cls.epochs_key: cls.model_fields[cls.epochs_key].default, **flags} if sets_updates else flags
 
     def fit_to_flags(self, flags: Mapping[str, Any]) -> Self:
         name = self.optimizer_cfg.optimizer
@@ -203,6 +208,11 @@ class TrainingConfig(ArchitectureConfig):
             return self
         optimizer = getattr(self.optimizer_cfg, name).replace(warmup_steps=self.train_steps // 10)
         return self.replace(optimizer_cfg=self.optimizer_cfg.replace(**{name: optimizer}))
+
+    def check_required(self) -> None:
+        super().check_required()
+        for name in set(self.report_to) - {TENSORBOARD}:
+            load_library(name)
 
     def check_together(self) -> None:
         self.check_architecture(self.load_checkpoint_path)
