@@ -8,11 +8,11 @@ from src.tasks.entities import (
     all_tags,
     entity_scores,
     find_entities,
+    find_invalid_tags,
+    find_orphan_continuations,
     find_scheme,
     is_tag,
     mention_macro_f1,
-    misfits,
-    unbegun_words,
 )
 
 
@@ -102,7 +102,7 @@ def test_tag_names_hold_pairs_that_do_not_occur() -> None:
 def test_schemes_and_the_tags_of_their_models(tags: str, expected: list[str], scheme: Scheme) -> None:
     assert all_tags(tags.split()) == expected
     assert find_scheme(tags.split()) is find_scheme(expected) is scheme
-    assert misfits(tags.split()) == (scheme, set())
+    assert find_invalid_tags(tags.split()) == (scheme, set())
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_schemes_and_the_tags_of_their_models(tags: str, expected: list[str], sc
     [("O B-PER VBZ", "VBZ"), ("O B-PER b-PER", "b-PER"), ("o b-per", "o b-per"), ("b i o", "b i o"), ("B-PER B", "B")],
 )
 def test_tags_that_break_their_scheme(tags: str, wrong: str) -> None:
-    assert misfits(tags.split())[1] == set(wrong.split())
+    assert find_invalid_tags(tags.split())[1] == set(wrong.split())
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_tags_that_break_their_scheme(tags: str, wrong: str) -> None:
 )
 def test_words_that_continue_nothing(sentences: str, expected: list[tuple[int, int]]) -> None:
     tags = [sentence.split() for sentence in sentences.split(",")]
-    assert unbegun_words(tags, find_scheme(tag for one in tags for tag in one)) == expected
+    assert find_orphan_continuations(tags, find_scheme(tag for one in tags for tag in one)) == expected
 
 
 def test_the_scheme_of_scores_is_that_of_all_tags() -> None:

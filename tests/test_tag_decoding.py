@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from src.tasks.entities import find_entities, find_scheme, letters_and_labels, unbegun_words
+from src.tasks.entities import find_entities, find_orphan_continuations, find_scheme, letters_and_labels
 from src.tasks.tag_decoding import (
     best_path,
     decode,
@@ -57,7 +57,7 @@ def test_the_best_allowed_tags_are_found(name: str) -> None:
         ]
         best = max(allowed, key=lambda each: logits[np.arange(words), list(each)].sum())
         assert path.tolist() == list(best)
-        assert not unbegun_words([[labels[tag] for tag in path]], find_scheme(labels))
+        assert not find_orphan_continuations([[labels[tag] for tag in path]], find_scheme(labels))
     assert changed > 10
 
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 OUTSIDE = "O"
 LETTERS = "BIMLESU"  # sorted by position in an entity
-_BARE = frozenset(LETTERS)
-_SAME = str.maketrans("MLU", "IES")
+_POSITION_LETTERS = frozenset(LETTERS)
+_TO_BIOES = str.maketrans("MLU", "IES")
 LETTER_LAST = re.compile(rf".+[-_][{LETTERS}]")  # PER-B, which is no tag of a scheme
 _TAG = re.compile(rf"{OUTSIDE}|[{LETTERS}][-_].+")
 
@@ -45,16 +45,19 @@ def find_scheme(tags: Iterable[str]) -> Scheme:
     inside = set(tags) - {OUTSIDE}
     if any(map(is_tag, inside)):
         return Scheme.ENTITIES
-    return Scheme.SPANS if inside <= _BARE and inside & {"B", "I"} else Scheme.WORDS
+    return Scheme.SPANS if inside <= _POSITION_LETTERS and inside & {"B", "I"} else Scheme.WORDS
 
 
-def misfits(tags: Iterable[str]) -> tuple[Scheme, set[str]]:
-    """Return the scheme of tags, regardless of case, and the tags that break it; lower-case letters break it."""
+def find_invalid_tags(tags: Iterable[str]) -> tuple[Scheme, set[str]]:
+    """Return the scheme of the tags, found ignoring case, and the tags that are invalid in it.
+
+    Tags with lower-case position letters are invalid.
+    """
     tags = set(tags)
     scheme = find_scheme(map(str.upper, tags))
     if scheme is Scheme.ENTITIES:
         return scheme, {tag for tag in tags if not is_tag(tag)}
-    return scheme, tags - _BARE - {OUTSIDE} if scheme is Scheme.SPANS else set()
+    return scheme, tags - _POSITION_LETTERS - {OUTSIDE} if scheme is Scheme.SPANS else set()
 
 
 def all_tags(tags: Iterable[str]) -> list[str]:
@@ -102,7 +105,7 @@ def tag_entity(tags: list[str], entity: EntitySpan) -> bool:
     return True
 
 
-def unbegun_words(sentences: Iterable[Sequence[str]], scheme: Scheme) -> list[tuple[int, int]]:
+def find_orphan_continuations(sentences: Iterable[Sequence[str]], scheme: Scheme) -> list[tuple[int, int]]:
     """Return the indices (sentence, word) of each I, M, E or L that continues no entity.
 
     The list is empty for IO and IOB1, where any I may begin an entity, and B only separates entities of one label.
@@ -130,9 +133,9 @@ def letters_and_labels(tags: Sequence[str], scheme: Scheme | None = None) -> lis
 @lru_cache(10_000)
 def _letter_and_label(tag: str, has_bare_letters: bool) -> tuple[str, str]:
     if is_tag(tag):
-        return tag[0].translate(_SAME), tag[2:]
-    if has_bare_letters and tag in _BARE:
-        return tag.translate(_SAME), ""
+        return tag[0].translate(_TO_BIOES), tag[2:]
+    if has_bare_letters and tag in _POSITION_LETTERS:
+        return tag.translate(_TO_BIOES), ""
     return "S", tag
 
 

@@ -13,7 +13,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from model_utils.errors import DataError, first_few, shorten
-from src.tasks.entities import OUTSIDE, EntitySpan, Scheme, find_scheme, is_tag, misfits, tag_entity, unbegun_words
+from src.tasks.entities import (
+    OUTSIDE,
+    EntitySpan,
+    Scheme,
+    find_invalid_tags,
+    find_orphan_continuations,
+    find_scheme,
+    is_tag,
+    tag_entity,
+)
 from src.tasks.json_sentences import find_json_format, read_spans, read_tokens
 from src.tasks.sentences import Sentence
 from src.tasks.tagged_columns import DOCUMENT, is_comment, read_columns
@@ -124,7 +133,7 @@ def _check_guessed_words(path: Path, sentences: Sequence[Sentence], labels: Sequ
 
 def _check_tags(sentences: Sequence[Sentence]) -> None:
     """Raise DataError if a tag breaks the scheme of the others."""
-    scheme, invalid = misfits(tag for sentence in sentences for tag in sentence.tags or ())
+    scheme, invalid = find_invalid_tags(tag for sentence in sentences for tag in sentence.tags or ())
     for sentence in sentences if invalid else ():
         for word, tag in enumerate(sentence.tags or ()):
             if tag in invalid:
@@ -135,7 +144,7 @@ def _warn_of_unbegun(path: Path, sentences: Sequence[Sentence], labels: Sequence
     """Warn of tags that continue an entity that has not begun."""
     tags = [sentence.tags or () for sentence in sentences]
     scheme = find_scheme(labels or itertools.chain.from_iterable(tags))
-    unbegun = [] if scheme is Scheme.WORDS else unbegun_words(tags, scheme)
+    unbegun = [] if scheme is Scheme.WORDS else find_orphan_continuations(tags, scheme)
     if unbegun:
         lines = [f"line {sentences[index].line_of(word)} ({tags[index][word]})" for index, word in unbegun]
         logger.warning(

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from model_utils.errors import DataError, first_few, shorten
-from src.tasks.entities import Scheme, misfits
+from src.tasks.entities import Scheme, find_invalid_tags
 from src.tasks.sentences import Sentence
 from src.text.text_tables import text_lines
 
 logger = logging.getLogger(__name__)
 DOCUMENT = "-DOCSTART-"
 _BLANKS = re.compile(r"[ \t]+")
-_COUNT = re.compile(r"[0-9]{1,9}")
-_UNCOUNTED = re.compile(r"[0-9]+[-.][0-9]+")
+_WORD_NUMBER = re.compile(r"[0-9]{1,9}")
+_RANGE_OR_EMPTY_NODE = re.compile(r"[0-9]+[-.][0-9]+")
 _NUMBERS = re.compile(r"[\W_]*[0-9][\W_0-9]*")  # no words, if a whole column holds nothing else
 _NO_VALUE = "_"  # CoNLL-U's mark of an empty cell
 _HEADER_OF_SENTENCES = re.compile("sent(?!i)", re.IGNORECASE)  # not sentiment
@@ -42,7 +42,7 @@ class _Layout(NamedTuple):
 
     word: int
     tag: int | None
-    is_counted: bool
+    has_word_numbers: bool
 
 
 def is_comment(text: str) -> bool:
@@ -90,14 +90,14 @@ def read_columns(
 
     def is_word(row: _Row) -> bool:
         """Return True for a row that begins with the word #, and has a tag."""
-        if layout.is_counted or layout.tag is None:
+        if layout.has_word_numbers or layout.tag is None:
             return False
         return len(row.cells) == width and row.cells[layout.tag] in tags
 
     for above, rows in zip(comments, sentences, strict=True):
         words = list(itertools.dropwhile(lambda row: not is_word(row), above))
         _check_widths(path, words, width, hint)
-        words += [row for row in rows if not (layout.is_counted and _UNCOUNTED.fullmatch(row.cells[0]))]
+        words += [row for row in rows if not (layout.has_word_numbers and _RANGE_OR_EMPTY_NODE.fullmatch(row.cells[0]))]
         if words:
             yield _sentence(path, words, layout, width, hint)
 
@@ -178,42 +178,70 @@ def _find_layout(
         return _Layout(0, None, False)
     names = first.cells if has_header else []
     found = f"{path}: line {first.line} has {width} columns"
-    named = next((str(index) for index, name in enumerate(names, 1) if name.lower() in _HEADER_OF_WORDS), "")
-    word = _index(path, first, word_column or named, names)
-    tag = _index(path, first, tag_column, names) if tag_column else width - 1
-    if not word_column and not tag_column and _holds_tags(sentences, 0) and not _holds_tags(sentences, width - 1):
-        tag = 0
-        word = word or 1
-        logger.info(f"{path.name}: tags are read from column 1, words from column {word + 1}")
+    word, tag = _locate_columns(path, first, names, sentences, word_column, tag_column)
     needed = {"word_column": (word_column, word), "tag_column": (tag_column if labelled else "", tag)}
     for key, (column, index) in needed.items():
         if column and index is None:
             cells = first_few([shorten(cell) for cell in first.cells], 20)
             raise DataError(f"{found}, but no column {shorten(column)} ({key}): {cells}")
-    is_counted = 0 not in (word, tag) and _counts_words(path, sentences, warns=word is None)
-    if word is None and is_counted:
+    has_word_numbers = 0 not in (word, tag) and _has_word_numbers(path, sentences, warns=word is None)
+    if word is None and has_word_numbers:
         if labelled and width < 3:
             raise DataError(f"{found}, of which the first one counts words: a word or its tag is missing")
         word = next((index for index in range(1, width) if index != tag), 1)
         logger.info(f"{path.name}: column 1 counts the words of each sentence, words are read from column {word + 1}")
-    first_cells = [row.cells[0] for rows in sentences for row in rows]
-    if word is None and len(first_cells) > 1 and all(map(_NUMBERS.fullmatch, first_cells)):
-        raise DataError(
-            f"{path}: column 1 holds numbers alone ({first_few(first_cells)}), which do not count the words of each "
-            "sentence from 1: give word_column"
-        )
-    word = word or 0
+    if word is None:
+        _refuse_other_numbers(path, sentences)
+        word = 0
     filled = list(filter(None, sentences))
     if len(filled) == 1:
         _refuse_numbered_sentences(path, names, filled[0], word)
     if labelled and not tag_column and tag is not None:
-        rows = itertools.chain.from_iterable(filled)
-        tags = [row.cells[tag] for row in rows if not _UNCOUNTED.fullmatch(row.cells[0])]
-        if 2 * tags.count(_NO_VALUE) > len(tags):
-            raise DataError(f"{path}: column {tag + 1} has no value ({_NO_VALUE}) in most lines: give tag_column")
+        _refuse_missing_tags(path, filled, tag)
     if word == tag and (labelled or tag_column):
         raise DataError(f"{found}, of which {word + 1} has both word and tag: give word_column and tag_column")
-    return _Layout(word, None if word == tag else tag, is_counted and word != 0)
+    return _Layout(word, None if word == tag else tag, has_word_numbers and word != 0)
+
+
+def _locate_columns(
+    path: Path,
+    first: _Row,
+    names: Sequence[str],
+    sentences: Sequence[Sequence[_Row]],
+    word_column: str,
+    tag_column: str,
+) -> tuple[int | None, int | None]:
+    """Return the indices of word and tag column; None: not found, or of the word: not named.
+
+    Without names tags are in the last column, or in the first one if it holds tags and the last one does not.
+    """
+    last = len(first.cells) - 1
+    named = next((str(index) for index, name in enumerate(names, 1) if name.lower() in _HEADER_OF_WORDS), "")
+    word = _index(path, first, word_column or named, names)
+    tag = _index(path, first, tag_column, names) if tag_column else last
+    if not word_column and not tag_column and _holds_tags(sentences, 0) and not _holds_tags(sentences, last):
+        tag = 0
+        word = word or 1
+        logger.info(f"{path.name}: tags are read from column 1, words from column {word + 1}")
+    return word, tag
+
+
+def _refuse_other_numbers(path: Path, sentences: Sequence[Sequence[_Row]]) -> None:
+    """Raise DataError if the first column, which would hold the words, holds numbers alone."""
+    cells = [row.cells[0] for rows in sentences for row in rows]
+    if len(cells) > 1 and all(map(_NUMBERS.fullmatch, cells)):
+        raise DataError(
+            f"{path}: column 1 holds numbers alone ({first_few(cells)}), which do not count the words of each sentence "
+            "from 1: give word_column"
+        )
+
+
+def _refuse_missing_tags(path: Path, sentences: Sequence[Sequence[_Row]], tag: int) -> None:
+    """Raise DataError if most lines have no value in the tag column."""
+    rows = itertools.chain.from_iterable(sentences)
+    tags = [row.cells[tag] for row in rows if not _RANGE_OR_EMPTY_NODE.fullmatch(row.cells[0])]
+    if 2 * tags.count(_NO_VALUE) > len(tags):
+        raise DataError(f"{path}: column {tag + 1} has no value ({_NO_VALUE}) in most lines: give tag_column")
 
 
 def _refuse_numbered_sentences(path: Path, names: Sequence[str], rows: Sequence[_Row], word: int) -> None:
@@ -234,10 +262,10 @@ def _index(path: Path, first: _Row, column: str, names: Sequence[str]) -> int | 
         raise DataError(f"{path}: line {first.line} has several columns {column!r}: give the number of one")
     if column and column in names:
         return names.index(column)
-    return int(column) - 1 if _COUNT.fullmatch(column) and 1 <= int(column) <= len(first.cells) else None
+    return int(column) - 1 if _WORD_NUMBER.fullmatch(column) and 1 <= int(column) <= len(first.cells) else None
 
 
-def _counts_words(path: Path, sentences: Sequence[Sequence[_Row]], warns: bool) -> bool:
+def _has_word_numbers(path: Path, sentences: Sequence[Sequence[_Row]], warns: bool) -> bool:
     """Return True if the first column numbers the words of every sentence, from 0, from 1 or through the file.
 
     Args:
@@ -248,10 +276,10 @@ def _counts_words(path: Path, sentences: Sequence[Sequence[_Row]], warns: bool) 
     uncounted_lines = []
     last = -1
     for rows in filter(None, sentences):
-        cells = [row.cells[0] for row in rows if not _UNCOUNTED.fullmatch(row.cells[0])]
-        counts = [int(cell) for cell in cells if _COUNT.fullmatch(cell)]
-        is_counted = len(counts) == len(cells) > 0 and counts[0] in (0, 1, last + 1)
-        if is_counted and counts == list(range(counts[0], counts[0] + len(counts))):
+        cells = [row.cells[0] for row in rows if not _RANGE_OR_EMPTY_NODE.fullmatch(row.cells[0])]
+        counts = [int(cell) for cell in cells if _WORD_NUMBER.fullmatch(cell)]
+        has_word_numbers = len(counts) == len(cells) > 0 and counts[0] in (0, 1, last + 1)
+        if has_word_numbers and counts == list(range(counts[0], counts[0] + len(counts))):
             last = counts[-1]
             counted += 1
         else:
@@ -267,5 +295,5 @@ def _counts_words(path: Path, sentences: Sequence[Sequence[_Row]], warns: bool) 
 
 def _holds_tags(sentences: Sequence[Sequence[_Row]], index: int) -> bool:
     """Return True if a column holds tags of entities or spans, and not O alone."""
-    scheme, invalid = misfits(row.cells[index] for rows in sentences for row in rows)
+    scheme, invalid = find_invalid_tags(row.cells[index] for rows in sentences for row in rows)
     return scheme is not Scheme.WORDS and not invalid

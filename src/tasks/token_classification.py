@@ -30,9 +30,9 @@ from src.tasks.entities import (
     entity_metrics,
     entity_scores,
     find_entities,
+    find_invalid_tags,
     find_scheme,
     mention_macro_f1,
-    misfits,
 )
 from src.tasks.entity_info import EntityInfo
 from src.tasks.evaluation_report import Confusion, EvaluationReport, Mark, MarkedText, wrong_rows
@@ -96,7 +96,7 @@ class NerConfig(FinetuneConfig):
             raise ConfigError("crf is true, but a teacher gives probabilities of single words: remove one of them")
         if self.crf and len(self.label_list) == 1:
             raise ConfigError(f"crf is true, but label_list has {self.label_list[0]} alone: give two labels or more")
-        scheme, invalid = misfits(self.label_list)
+        scheme, invalid = find_invalid_tags(self.label_list)
         if invalid:
             raise ConfigError(f"label_list holds {min(invalid)!r}, allowed are {scheme.value}")
         if self.word_column and self.word_column == self.tag_column:
