@@ -12,7 +12,7 @@ from src.create_finetune_data import Example, TextColumns, find_splits, plain_la
 from src.data.feature_cache import TRAIN
 from src.data.feature_files import SUFFIX
 from src.data.features import split_off
-from src.tasks.class_labels import drop_labels, warn_of_unmatched
+from src.tasks.class_labels import drop_labels, drop_unlabelled, warn_of_unmatched
 from src.tasks.finetune_config import READY_KEYS, FinetuneConfig, is_tfrecord
 from src.tasks.glue import PUBLISHED_TASKS, read_glue
 from src.tasks.task_info import NO_DEV_SPLIT, TaskInfo, choose_dev_split
@@ -295,4 +295,7 @@ class CustomExamples:
         if split not in self.files:
             raise DataError(f"there are no {split} examples: give {split}_file, or put {split}.* into data_dir")
         labelled = split != "test"
-        return config.without_skipped(read_examples(self.files[split], self.columns, labelled), split, labelled)
+        examples = read_examples(self.files[split], self.columns, labelled)
+        if self.columns.indicators:
+            return drop_unlabelled(examples, labelled)
+        return config.without_skipped(examples, split, labelled)
