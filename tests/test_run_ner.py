@@ -362,3 +362,6 @@ def test_the_name_of_the_texts_column_is_known(tmp_path: Path) -> None:
         settings = {"train_file": tmp_path / f"train.{name}", "text_column": column, "do_eval": False}
         config = load_config(NerConfig, arguments({}, settings))
         assert NerTask(config, None).task_info.text_columns == (found or {})
+    (tmp_path / "train.csv").write_text("review,review,dish_name\na fine soup,x,soup\n")
+    task = ner_task(train_file=tmp_path / "train.csv", text_column=1, do_eval=False)
+    assert task.task_info.text_columns == {"text": "text"}

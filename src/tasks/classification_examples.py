@@ -273,12 +273,11 @@ class CustomExamples:
         if not config.do_train or TRAIN not in self.files or config.positive_file or config.train_data_file_path:
             return {}
         table = read_table(self.files[TRAIN], self.columns.names, self.columns.text_a, options=self.columns.options)
-        indices = {key: table.column_index(column) for key, column in self.columns.texts().items()}
-        label_indices = [table.column_index(column) for column in self.columns.indicators or (self.columns.label,)]
-        if len({*indices.values(), *label_indices}) < len(indices) + len(label_indices):
+        texts = self.columns.texts()
+        columns = [*texts.values(), *(self.columns.indicators or (self.columns.label,))]
+        if len({*map(table.column_index, columns)}) < len(columns):
             logger.warning(f"{table.path}: a column is used twice; texts and label need columns of their own")
-        names = {key: table.names[index] for key, index in indices.items()}
-        return {key: name if table.names.count(name) == 1 else key for key, name in names.items()}
+        return {key: table.key_of(column, key) for key, column in texts.items()}
 
     def read(self, split: str) -> list[Example]:
         """Return the examples of a split; raise DataError if there is no file for it, or its content is wrong."""

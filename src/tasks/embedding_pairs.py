@@ -95,7 +95,7 @@ class EmbeddingTask(Task):
         text_columns = {}
         if config.do_train:
             table = read_table(self.files[TRAIN])
-            text_columns = {key: table.name_of(column) for key, column in self.columns[TRAIN].texts().items()}
+            text_columns = {key: table.key_of(column, key) for key, column in self.columns[TRAIN].texts().items()}
         self.task_info = EmbeddingsInfo(
             task=self.spec.name,
             max_seq_length=config.max_seq_length,

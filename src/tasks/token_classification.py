@@ -201,7 +201,7 @@ class NerTask(Task):
         """Return the name of the text column in the training table; {} if the training file is no table."""
         if not self.config.do_train or self.training_format != "names":
             return {}
-        return {"text": read_table(self.files[TRAIN]).name_of(self.config.text_column)}
+        return {"text": read_table(self.files[TRAIN]).key_of(self.config.text_column, "text")}
 
     def _find_labels(self) -> list[str]:
         """Return the tags of the whole training file; a rare one may occur in the development share alone."""
