@@ -201,6 +201,15 @@ def test_columns_of_one_name_are_told_apart(tmp_path: Path) -> None:
     assert task.task_info.text_columns == {"text_a": "text_a", "text_b": "text_b"}
 
 
+def test_scores_are_scaled_by_those_that_are_learnt(tmp_path: Path) -> None:
+    rows = [f"a\tb{score}\t{score}" for score in range(20)]
+    (tmp_path / "train.tsv").write_text("\n".join(["text_a\ttext_b\tscore", *rows]))
+    task = EmbeddingTask(config_of(tmp_path, dev_ratio=0.8), None)
+    scores = [float(pair.label) for pair in task.split("train").examples]
+    assert len(scores) == 4 and (min(scores), max(scores)) == (0, 1)
+    assert not {"0", "19"} <= {pair.text_b[1:] for pair in task.split("train").examples}
+
+
 @pytest.mark.parametrize(
     ("table", "settings", "error", "words"),
     [

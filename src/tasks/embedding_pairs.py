@@ -140,6 +140,8 @@ class EmbeddingTask(Task):
                 )
             return None
         scores = [score_of(example) for example in self._read(TRAIN)]
+        if self.dev_split and len({*scores}) > 1:
+            scores, _ = split_off(scores, self.dev_split.ratio, self.dev_split.seed)
         lowest, highest = min(scores), max(scores)
         if lowest == highest:
             found = f"{file} has the score {lowest:g} in every row of column {columns.label!r}"
