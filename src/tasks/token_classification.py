@@ -386,10 +386,10 @@ class EntityAnswerer(Answerer):
         return NerSplit("", sentences, self.task_info.labels, self.tokenizer, self.length).features()
 
     def items_of_rows(self, features: Features) -> np.ndarray:
-        items = super().items_of_rows(features)
         words_per_item = features.arrays["sentence_words"]
+        items = np.zeros(len(features.values["input_ids"].counts), np.int64)
         items[features.arrays["words"][:, 0]] = np.repeat(np.arange(len(words_per_item)), words_per_item)
-        return items
+        return np.maximum.accumulate(items)  # windows within a long word are those of the item before them
 
     def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
         words = word_logits(features.arrays.__getitem__, outputs["logits"])
