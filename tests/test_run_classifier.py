@@ -23,6 +23,7 @@ from src.create_finetune_data import Example
 from src.data.ready_features import ReadySplit
 from src.finetuning import finetune as finetuning
 from src.finetuning.finetune import Finetuning, find_tokenizer
+from src.finetuning.results import Report
 from src.model_card import read_card
 from src.model_folder import ModelFolder, read_task_info
 from src.tasks import parse_task_info
@@ -239,6 +240,25 @@ def test_all_seeds_start_from_the_same_weights(data: Path, run: Path, tmp_path: 
         (weights / "best_checkpoint.json").unlink()
         Finetuning.initialise(here, None)
     assert found[0] == found[1] != weights / "albert-99999.ckpt"
+
+
+def test_seeds_are_reported_by_their_own_configuration(data: Path, tmp_path: Path) -> None:
+    seeds = []
+
+    def evaluate(*given: Any) -> Report:
+        seeds.append(given[-1].seed)
+        return Report(metrics={"accuracy": 1.0})
+
+    here = SimpleNamespace(
+        config=config_of(data, tmp_path, num_seeds=2, seed=3),
+        train=lambda *_: None,
+        evaluate=evaluate,
+        write_card=lambda *_: None,
+        ranks=SimpleNamespace(writer=False),
+        task=SimpleNamespace(selection="accuracy"),
+    )
+    Finetuning.run(here, tmp_path, tmp_path, ("dev",))
+    assert seeds == [3, 4]
 
 
 def test_seeds_share_what_is_compiled_and_nothing_else_and_a_killed_run_loses_nothing(

@@ -34,7 +34,7 @@ from src.finetune_eval_model import AnsweringNetwork, PackedNetwork
 from src.finetuning.finetuned_teacher import FinetunedTeacher
 from src.finetuning.report_files import write_report
 from src.finetuning.results import EVAL_FILE, Report, summarise
-from src.finetuning.runs import Trial, check_runs, runs_of, trials_of
+from src.finetuning.runs import Trial, check_runs, config_of_run, runs_of, trials_of
 from src.finetuning.search import Result, run_trials
 from src.finetuning.task_data import TaskData
 from src.model_card import write_training_card
@@ -93,7 +93,9 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
         return
     best = search_settings(finetuning, trials, make_task, root, output)
     ModelFolder.load(best).write_files(root)
-    finetuning.config = next(trial.config for trial in trials if best.is_relative_to(root / trial.name))
+    if finetuning.ranks.writer:
+        (output / EVAL_FILE).unlink(missing_ok=True)  # may be of another trial's checkpoint of the same step
+    finetuning.config = config_of_run(best, root, trials)
     report = finetuning.evaluate(root, output)
     finetuning.write_card(root, report, finetuning.config)
 
@@ -302,7 +304,7 @@ class Finetuning:
             evaluation = self.train(root / name, run_config)
             report = Report()
             if splits:
-                report = self.evaluate(root / name, output / name, evaluation, splits)
+                report = self.evaluate(root / name, output / name, evaluation, splits, run_config)
                 results[name] = report.metrics
                 if report.calibration and self.ranks.writer:
                     calibrate(root / name, report.calibration)
@@ -334,14 +336,21 @@ class Finetuning:
         return evaluation
 
     def evaluate(
-        self, weights: Path, output: Path, evaluation: Evaluation | None = None, splits: Sequence[str] = ()
+        self,
+        weights: Path,
+        output: Path,
+        evaluation: Evaluation | None = None,
+        splits: Sequence[str] = (),
+        config: FinetuneConfig | None = None,
     ) -> Report:
         """Evaluate development splits and predict test splits as configured; write into `output` only.
 
         Args:
             evaluation: evaluation of the training that wrote the weights; its result for them is reused.
             splits: (): those for do_eval and do_predict.
+            config: configuration of the run, which reports show; None: that of all seeds.
         """
+        splits = splits or self.data.evaluated_splits
         self.measure_start()
         task_info = self.check_task(weights)
         contents = find_checkpoint(weights)
@@ -354,7 +363,7 @@ class Finetuning:
         selection_split = self.task.dev_splits[0]
         is_loaded = False
         report = Report({"checkpoint": contents.path.name, "step": step})
-        for split in splits or self.data.evaluated_splits:
+        for split in splits:
             if training_result and split == selection_split:
                 result = training_result
             else:
@@ -377,7 +386,7 @@ class Finetuning:
                 output.mkdir(parents=True, exist_ok=True)
                 result.write(output)
                 if result.report and is_labelled:
-                    write_report(output, split, result, baselines, contents.path, self.config)
+                    write_report(output, split, result, baselines, contents.path, config or self.config)
         report.log()
         if self.ranks.writer:
             exists = (output / EVAL_FILE).exists()
