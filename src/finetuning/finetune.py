@@ -390,9 +390,10 @@ class Finetuning:
         report.log()
         if self.ranks.writer:
             exists = (output / EVAL_FILE).exists()
-            # Predicting the test set alone must not lose the development metrics of the same weights.
-            if exists and report.metrics and not self.config.do_eval:
-                report.keep(read_object(output / EVAL_FILE))
+            # Evaluating some splits must not lose the metrics of the others, unless the weights are new.
+            if exists and report.metrics and not evaluation:
+                all_splits = (*self.task.dev_splits, *self.task.test_splits)
+                report.keep(read_object(output / EVAL_FILE), all_splits, splits)
             if report.metrics or not exists:
                 write_json(output / EVAL_FILE, report.content())
             logger.info(f"results and predictions are in {output}")
