@@ -261,6 +261,17 @@ def test_seeds_are_reported_by_their_own_configuration(data: Path, tmp_path: Pat
     assert seeds == [3, 4]
 
 
+def test_a_card_lists_the_splits_that_were_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cards: list[Any] = []
+    monkeypatch.setattr(finetuning, "write_training_card", lambda *given: cards.append(given))
+    monkeypatch.setattr(finetuning, "task_info_of", lambda _: None)
+    prepared = SimpleNamespace(records=None)
+    data = SimpleNamespace(evaluated_splits=("dev", "test"), prepared=lambda _: prepared)
+    here = SimpleNamespace(ranks=SimpleNamespace(writer=True), data=data)
+    Finetuning.write_card(here, tmp_path, Report(), None, ("dev",))
+    assert cards[0][3].keys() == {"train", "dev"}
+
+
 def test_seeds_share_what_is_compiled_and_nothing_else_and_a_killed_run_loses_nothing(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

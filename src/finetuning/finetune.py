@@ -62,7 +62,10 @@ MakeTask = Callable[[Any, FullTokenizer, TaskInfo | None], Task]
 
 
 def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
-    """Train, evaluate and predict as configured, once per seed, and all of that once per trial of a search."""
+    """Train, evaluate and predict as configured, once per seed.
+
+    The trials of a search evaluate development splits alone; the best model is evaluated and predicts as configured.
+    """
     check_outputs(config)
     trials = trials_of(config)
     device = setup_device(**config.device_settings())
@@ -97,7 +100,7 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
         (output / EVAL_FILE).unlink(missing_ok=True)  # may be of another trial's checkpoint of the same step
     finetuning.config = config_of_run(best, root, trials)
     report = finetuning.evaluate(root, output)
-    finetuning.write_card(root, report, finetuning.config)
+    finetuning.write_card(root, report, finetuning.config, finetuning.data.evaluated_splits)
 
 
 def search_settings(
@@ -308,7 +311,7 @@ class Finetuning:
                 results[name] = report.metrics
                 if report.calibration and self.ranks.writer:
                     calibrate(root / name, report.calibration)
-            self.write_card(root / name, report, run_config)
+            self.write_card(root / name, report, run_config, splits)
         if self.config.num_seeds > 1 and self.ranks.writer and any(results.values()):
             summary = summarise(list(results.values()))
             by_seed = {name.removeprefix("seed-"): metrics for name, metrics in results.items()}
@@ -399,11 +402,11 @@ class Finetuning:
             logger.info(f"results and predictions are in {output}")
         return report
 
-    def write_card(self, path: Path, report: Report, config: FinetuneConfig) -> None:
-        """Write the model card of a finished run into its folder. Collective."""
-        splits = {name: self.data.prepared(name).records for name in (TRAIN, *self.data.evaluated_splits)}
+    def write_card(self, path: Path, report: Report, config: FinetuneConfig, splits: Sequence[str]) -> None:
+        """Write the model card of a finished run, which was evaluated on `splits`, into its folder. Collective."""
+        records = {name: self.data.prepared(name).records for name in (TRAIN, *splits)}
         if self.ranks.writer:
-            write_training_card(path, config, task_info_of(path), splits, report.content())
+            write_training_card(path, config, task_info_of(path), records, report.content())
 
     def check_task(self, weights: Path) -> TaskInfo:
         """Return task.json of the weights; log where its settings differ from the configured ones.
