@@ -663,6 +663,14 @@ def test_options_that_do_nothing_are_refused(data: Path, tmp_path: Path, changes
         CustomExamples(config_of(data, tmp_path, **changes))
 
 
+def test_options_of_the_training_do_not_hinder_an_evaluation(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "dev.jsonl").write_text('{"text_a": "fine", "label": "good"}\n')
+    config = evaluating(
+        data, "run", train_file="a.csv", dev_file=tmp_path / "dev.jsonl", delimiter=";", encoding="gb18030"
+    )
+    assert len(CustomExamples(config).read("dev")) == 1
+
+
 def test_tables_are_read_in_the_named_encoding(data: Path, tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_bytes("文本,标签\n很好,好\n很坏,坏\n".encode("gb18030"))
     (tmp_path / "good.txt").write_bytes("很好\n".encode("gb18030"))

@@ -274,6 +274,7 @@ def test_options_that_do_nothing_are_refused(tmp_path: Path) -> None:
     for option, value in (("name_label", "PER"), ("name_column", "place"), ("text_column", "story")):
         with pytest.raises(ConfigError, match=f"{option} is {value}, which .*: no file that is read is a table"):
             task(**{option: value})
+        assert task(**{option: value}, do_train=False).labels == ["O", "B-A"]
     with pytest.raises(ConfigError, match=r"dev_ratio is 0.3, .*: no share .*; leave .* 0.1"):
         task(dev_ratio=0.3)
     (tmp_path / "dev.csv").write_text("review,dish_name\na fine soup,soup\n")

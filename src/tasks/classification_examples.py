@@ -231,9 +231,14 @@ class CustomExamples:
         self._refuse_unused()
 
     def _refuse_unused(self) -> None:
-        """Raise ConfigError if an option for files, columns or the development share is set but has no effect."""
+        """Raise ConfigError if an option for files, columns or the development share is set but has no effect.
+
+        Without a training the options may be those of the training's files.
+        """
         config = self.config
-        reads_train_examples = (config.do_train and not config.train_data_file_path) or self.dev_split is not None
+        if not config.do_train:
+            return
+        reads_train_examples = not config.train_data_file_path or self.dev_split is not None
         reads_table = {
             TRAIN: reads_train_examples and not config.positive_file,
             "dev": config.do_eval and not config.eval_data_file_path,
@@ -259,7 +264,7 @@ class CustomExamples:
         if config.train_data_file_path and not self.dev_split:
             keys = ["train_file", "positive_file", "negative_file"]
             config.refuse(keys, "train_data_file_path replaces the examples")
-        if config.do_train and not self.dev_split:
+        if not self.dev_split:
             config.refuse(["dev_ratio"], NO_DEV_SPLIT)
 
     def _split_key(self, example: Example) -> list[str | None]:

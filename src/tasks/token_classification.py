@@ -289,14 +289,18 @@ def _write(split: Split, predicted: list[list[str]], confidences: list[np.ndarra
 
 
 def _check_keys(config: NerConfig, formats: Set[str]) -> None:
-    """Raise ConfigError for keys of formats that no file has; formats: of the files that are read."""
-    if not {"columns", "tokens"} & formats:
+    """Raise ConfigError for keys of formats that no file has, unless they may be those of an earlier training.
+
+    Args:
+        formats: of the files that are read.
+    """
+    if config.do_train and not {"columns", "tokens"} & formats:
         config.refuse(["word_column", "tag_column"], "no file that is read has columns or lists of words and tags")
-    if not {"names", "spans"} & formats:
+    if config.do_train and not {"names", "spans"} & formats:
         config.refuse(["text_column"], "no file that is read is a table of texts or has texts with spans")
-    if "names" not in formats:
+    if config.do_train and "names" not in formats:
         config.refuse(["name_column", "name_label"], "no file that is read is a table of texts and names")
-    elif config.name_label == NAME_LABEL and config.name_column != NAME_COLUMN:
+    if "names" in formats and config.name_label == NAME_LABEL and config.name_column != NAME_COLUMN:
         raise ConfigError(
             f"name_label is {NAME_LABEL}, the label for {NAME_COLUMN}: give the label of the entities in "
             f"{config.name_column}"
