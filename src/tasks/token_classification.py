@@ -428,7 +428,7 @@ TOKEN_CLASSIFICATION = TaskSpec(
         architecture, len(task_info.labels)
     ),
     EntityAnswerer,
-    {"text": RecordField()},
+    {"text": RecordField(words_key="tokens")},
     EntitiesAnswer,
     linear_head("classifier", 0, "AlbertForTokenClassification"),
     EntityInfo,
