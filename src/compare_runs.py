@@ -37,7 +37,7 @@ class CompareConfig(Config):
 
     first: str = option("", "save_finetune_checkpoint_path of one run", required=True)
     second: str = option("", "save_finetune_checkpoint_path of the other run", required=True)
-    split: str = option("dev", "the split whose predictions_SPLIT.tsv are compared", choices=("dev", "test"))
+    split: str = option("dev", "the split whose predictions_SPLIT.tsv are compared")
     output_file: str = option("", "table (.tsv) of the rows that only one run has right; empty: none")
 
 
@@ -49,7 +49,9 @@ def read_predictions(folder: Path, split: str) -> list[RowPrediction]:
     """
     path = folder / f"predictions_{split}.tsv"
     if not path.is_file():
-        raise DataError(f"{folder} has no {path.name}; the run writes it with do_eval, for a test file with do_predict")
+        others = ", ".join(sorted(file.name for file in folder.glob("predictions_*.tsv")))
+        remedy = f"name the split of {others}" if others else "do_eval writes it, of a test file do_predict"
+        raise DataError(f"{folder} has no {path.name}: {remedy}")
     table = read_table(path)
     if missing := [column for column in COLUMNS if not table.has(column)]:
         raise DataError(f"{path} has no column {missing[0]}: compared are classes and tags with gold labels")

@@ -42,7 +42,7 @@ class Example:
 
     text_a: str
     text_b: str  # empty: only one text
-    label: str | None  # None: unlabelled
+    label: str | None  # None: unlabelled, or none of several labels; "": none of the labels of indicator columns
     file: Path
     line: int
 
@@ -81,6 +81,8 @@ class TextColumns:
     def label_of(self, fields: Sequence[str], location: str) -> str | None:
         """Return the label in the fields of a row's label columns, or its labels with the separator between them.
 
+        Indicators that are all 0 give "", those that are all UNLABELLED None.
+
         Raises:
             DataError: an indicator is neither 0 nor 1, or the labels are a list as pandas writes it.
         """
@@ -94,7 +96,7 @@ class TextColumns:
         for name, value in zip(self.indicators, values, strict=True):
             if value not in INDICATOR_VALUES:
                 raise DataError(f"{location} has {shorten(value)} in column {name}, allowed are 0 and 1")
-        return self.separator.join(itertools.compress(self.indicators, map(INDICATOR_VALUES.get, values))) or None
+        return self.separator.join(itertools.compress(self.indicators, map(INDICATOR_VALUES.get, values)))
 
 
 def read_examples(
@@ -231,7 +233,8 @@ class ClassificationSplit:
     separator: str = ""
 
     def facts(self) -> dict[str, Any]:
-        texts = ((example.text_a, example.text_b, example.label) for example in self.examples)
+        # _has_empty_sets tells None and "" apart.
+        texts = ((example.text_a, example.text_b, example.label or None) for example in self.examples)
         source = {example.file.name for example in self.examples}
         labels = None if self.labels is None else list(self.labels)
         settings: dict[str, Any] = {"max_seq_length": self.max_seq_length, "window_stride": self.window_stride}
@@ -298,8 +301,9 @@ class ClassificationSplit:
 
     @cached_property
     def _has_empty_sets(self) -> bool:
-        """True for training and development rows without any of several labels; test rows are unlabelled then."""
-        return bool(self.separator) and self.name != "test" and all(item.label is None for item in self.examples)
+        """True for labelled rows without any of several labels; test rows with empty cells are unlabelled."""
+        labels = {example.label for example in self.examples}
+        return bool(self.separator) and (labels == {""} or (self.name != "test" and labels == {None}))
 
     @cached_property
     def _label_ids(self) -> dict[str | None, int]:

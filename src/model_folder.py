@@ -43,7 +43,7 @@ from src.finetune_eval_model import AnsweringNetwork, packed_where_possible
 from src.inference.predictor import AnswerSettings, Predictor
 from src.nn.native_operations import without_cpp
 from src.tasks import HEADS, TASKS, parse_task_info
-from src.tasks.fill_mask import EMBEDDINGS, EmbeddingsInfo
+from src.tasks.fill_mask import EMBEDDINGS, POOLER, EmbeddingsInfo
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer, build_tokenizer
 
@@ -192,11 +192,13 @@ class ModelFolder:
             task_info = trained_info.model_copy(update={"task": EMBEDDINGS.name})
         return task_info.fitted(self.architecture)
 
-    def network(self, embeddings: bool = False, portable: bool = False) -> AnsweringNetwork:
+    def network(self, embeddings: bool = False, portable: bool = False, pooling: str = "") -> AnsweringNetwork:
         """Return the network of `usage` without dropout, and set up the device if that was not done yet.
 
         Args:
             portable: return a network that can be exported.
+            pooling: how embeddings are pooled; "": as in training, else by the pooler, of which a warning may say that
+                it is untrained.
 
         Raises:
             CheckpointError: the weights do not fit the network.
@@ -214,8 +216,8 @@ class ModelFolder:
                 f"{self.loaded.path} has no head, not even one to fill in masks: use embeddings (predict.py "
                 "--embeddings true, export.py --export_embeddings true), or fine-tune it"
             )
-        is_trained = isinstance(self.task_info, EmbeddingsInfo)
-        if embeddings and not is_trained and has_initial_pooler(self.architecture, self.weights):
+        pooling = pooling or getattr(self.task_info, "pooling", "") or POOLER
+        if embeddings and pooling == POOLER and has_initial_pooler(self.architecture, self.weights):
             logger.warning("the weights have an untrained pooler: use another pooling (mean, cls, max)")
         architecture = self.architecture
         if portable:
@@ -239,10 +241,10 @@ class ModelFolder:
         """
         if self.tokenizer is None:
             raise _no_vocabulary(self.loaded.path.parent)
-        network: nn.Cell = self.network(embeddings, portable)
+        answers = AnswerSettings(**settings)
+        network: nn.Cell = self.network(embeddings, portable, answers.pooling)
         if not portable:
             network = packed_where_possible(network)
-        answers = AnswerSettings(**settings)
         predictor = Predictor(self.usage(embeddings), self.tokenizer, network, self.architecture, answers)
         predictor.file = self.loaded.path
         return predictor

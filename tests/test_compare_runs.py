@@ -19,7 +19,7 @@ def predictions(right: np.ndarray) -> list[RowPrediction]:
     ]
 
 
-def write_run(folder: Path, right: np.ndarray) -> Path:
+def write_run(folder: Path, right: np.ndarray, split: str = "dev") -> Path:
     rows = predictions(right)
     columns = {
         "index": range(len(rows)),
@@ -30,7 +30,7 @@ def write_run(folder: Path, right: np.ndarray) -> Path:
         "text_a": ['a "quoted\ttext'] * len(rows),
     }
     folder.mkdir()
-    write_prediction_table(folder, "dev", columns)
+    write_prediction_table(folder, split, columns)
     return folder
 
 
@@ -65,6 +65,13 @@ def test_the_command_reads_what_runs_write(tmp_path: Path, caplog: pytest.LogCap
     assert rows[0] == ["place", "label", "first", "second"]
     assert [row[0] for row in rows[1:]] == ["dev.tsv:0", "dev.tsv:1", "dev.tsv:1"]
     assert [row[1:] for row in rows[1:]] == [["yes", "yes", "no"], ["yes", "no", "yes"], ["yes", "no", "yes"]]
+
+
+def test_splits_are_those_that_were_predicted(tmp_path: Path) -> None:
+    run = str(write_run(tmp_path / "run", np.ones(3, bool), "dev_matched"))
+    main(CompareConfig(first=run, second=run, split="dev_matched"))
+    with pytest.raises(DataError, match=r"has no predictions_dev\.tsv: name the split of predictions_dev_matched\.tsv"):
+        main(CompareConfig(first=run, second=run))
 
 
 def test_runs_on_other_rows_or_labels_or_with_scores_are_refused(tmp_path: Path) -> None:

@@ -229,7 +229,10 @@ def test_embeddings_of_a_pooler_that_was_made_up_are_warned_of(
     model = ModelFolder.load(classifier)
     model.network(embeddings=True)
     assert "pooler" not in capsys.readouterr().out
-    model.with_weights(model.weights | initial_pooler(model.architecture)).network(embeddings=True)
+    made_up = model.with_weights(model.weights | initial_pooler(model.architecture))
+    made_up.predictor(embeddings=True, pooling="mean")
+    assert "pooler" not in capsys.readouterr().out
+    made_up.network(embeddings=True)
     assert "the weights have an untrained pooler: use another pooling" in capsys.readouterr().out
 
 

@@ -211,7 +211,7 @@ def test_labels_are_read_from_columns_of_0_and_1(tmp_path: Path) -> None:
     rows = ["comment,toxic,threat", "a,0,1", "b,1.0,True", "c,0,0"]
     (tmp_path / "train.csv").write_text("\n".join(rows))
     columns = TextColumns("comment", separator="|", indicators=("toxic", "threat"))
-    assert labels_by_line(tmp_path / "train.csv", columns) == ["threat", "toxic|threat", None]
+    assert labels_by_line(tmp_path / "train.csv", columns) == ["threat", "toxic|threat", ""]
     settings = {"text_a_column": "comment", "indicator_columns": "toxic,threat", "dev_ratio": 0.4}
     config = config_of(tmp_path, **settings, train_batch_size=1, max_train_samples=1)
     assert MultiLabelTask(config, find_tokenizer(config)).labels == ["toxic", "threat"]
@@ -221,6 +221,26 @@ def test_labels_are_read_from_columns_of_0_and_1(tmp_path: Path) -> None:
         (tmp_path / "train.csv").write_text("\n".join([*rows, f"d,{wrong},0"]))
         with pytest.raises(DataError, match=r"line 5 .* column toxic, allowed are 0 and 1"):
             labels_by_line(tmp_path / "train.csv", columns)
+
+
+def test_rows_without_gold_labels_are_not_rows_without_any_label(tmp_path: Path) -> None:
+    rows = ["text_a,toxic,threat", "a,0,1", "b,-1,-1", "c,0,0"]
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"{split}.csv").write_text("\n".join(rows))
+    config = config_of(tmp_path, indicator_columns="toxic,threat", train_batch_size=1, do_predict=True)
+    task = MultiLabelTask(config, find_tokenizer(config))
+    for split in ("train", "dev", "test"):
+        assert [example.text_a for example in task.split(split).examples] == ["a", "c"]
+        assert task.split(split).features().arrays["labels"].tolist() == [[0, 1], [0, 0]]
+    for values, targets in (("0,0", [[0, 0]]), ("-1,-1", None)):
+        (tmp_path / "test.csv").write_text(f"text_a,toxic,threat\na,{values}\n")
+        split = MultiLabelTask(config, find_tokenizer(config)).split("test")
+        labels = split.features().arrays.get("labels")
+        assert labels is None if targets is None else labels.tolist() == targets
+        assert ("labelled" in split.facts()) == (targets is not None)
+    (tmp_path / "dev.csv").write_text("text_a,toxic,threat\na,-1,-1\n")
+    with pytest.raises(DataError, match="has no row with gold labels"):
+        task.split("dev")
 
 
 def test_labels_are_read_from_json_lists(tmp_path: Path) -> None:

@@ -171,6 +171,7 @@ def test_what_is_to_be_predicted_needs_no_tags(tmp_path: Path) -> None:
     assert [(one.words, one.tags) for one in bare] == [(("EU", "rejects"), None), (("Peter",), None)]
     lines = read_sentences(write(tmp_path / "b.txt", "a b\nc\n"), "lines", NAMES, labelled=False)
     assert [(one.words, one.tags) for one in lines] == [(("a", "b"), None), (("c",), None)]
+    assert read_sentences(write(tmp_path / "b.txt", "a b\t\nc\n"), "lines", NAMES, labelled=False) == lines
     for name, text in (("d.txt", "a b\nc d\n"), ("e.txt", "a b\nc d e\n")):  # of the first one only training tells
         file = write(tmp_path / name, text)
         training = write(tmp_path / "train.bmes", "a b\tO O\n") if name == "d.txt" else None

@@ -182,6 +182,9 @@ def test_keys_that_are_not_read_are_counted(tmp_path: Path, capsys: pytest.Captu
     records = [doccano(["Ann"], ["B-PER"]), doccano(["Ann"], ["B-PER"]) | {"lable": []}]
     read(tmp_path / "train.jsonl", json_text(records, False))
     assert "1 texts have the key 'lable', which is not read: line 2" in capsys.readouterr().out
+    annotated = {"text": "Ann", "annotations": label_studio(["Ann"], ["B-PER"])["annotations"]}
+    assert read(tmp_path / "train.jsonl", json_text([annotated], False)) == [(["Ann"], ["B-PER"])]
+    assert "not read" not in capsys.readouterr().out
 
 
 GOOD = {"text": "Ann left", "label": [[0, 3, "PER"]]}

@@ -23,6 +23,7 @@ from src.create_finetune_data import Example
 from src.data.ready_features import ReadySplit
 from src.finetuning import finetune as finetuning
 from src.finetuning.finetune import Finetuning, find_tokenizer
+from src.finetuning.results import Report
 from src.model_card import read_card
 from src.model_folder import ModelFolder, read_task_info
 from src.tasks import parse_task_info
@@ -239,6 +240,36 @@ def test_all_seeds_start_from_the_same_weights(data: Path, run: Path, tmp_path: 
         (weights / "best_checkpoint.json").unlink()
         Finetuning.initialise(here, None)
     assert found[0] == found[1] != weights / "albert-99999.ckpt"
+
+
+def test_seeds_are_reported_by_their_own_configuration(data: Path, tmp_path: Path) -> None:
+    seeds = []
+
+    def evaluate(*given: Any) -> Report:
+        seeds.append(given[-1].seed)
+        return Report(metrics={"accuracy": 1.0})
+
+    here = SimpleNamespace(
+        config=config_of(data, tmp_path, num_seeds=2, seed=3),
+        train=lambda *_: None,
+        evaluate=evaluate,
+        write_card=lambda *_: None,
+        ranks=SimpleNamespace(writer=False),
+        task=SimpleNamespace(selection="accuracy"),
+    )
+    Finetuning.run(here, tmp_path, tmp_path, ("dev",))
+    assert seeds == [3, 4]
+
+
+def test_a_card_lists_the_splits_that_were_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cards: list[Any] = []
+    monkeypatch.setattr(finetuning, "write_training_card", lambda *given: cards.append(given))
+    monkeypatch.setattr(finetuning, "task_info_of", lambda _: None)
+    prepared = SimpleNamespace(records=None)
+    data = SimpleNamespace(evaluated_splits=("dev", "test"), prepared=lambda _: prepared)
+    here = SimpleNamespace(ranks=SimpleNamespace(writer=True), data=data)
+    Finetuning.write_card(here, tmp_path, Report(), None, ("dev",))
+    assert cards[0][3].keys() == {"train", "dev"}
 
 
 def test_seeds_share_what_is_compiled_and_nothing_else_and_a_killed_run_loses_nothing(
@@ -536,6 +567,8 @@ def test_figures_of_a_test_set_stand_beside_those_of_the_run(data: Path, run: Pa
     run_classifier.main(predicting)
     after = read(tmp_path / "run/eval_results.json")
     assert after["test_accuracy"] == before["accuracy"] and before.items() <= after.items()
+    run_classifier.main(evaluating(data, tmp_path / "run"))
+    assert read(tmp_path / "run/eval_results.json")["test_accuracy"] == before["accuracy"]
     write_json(tmp_path / "run/eval_results.json", before | {"step": before["step"] - 1})
     run_classifier.main(predicting)
     assert "accuracy" not in read(tmp_path / "run/eval_results.json")  # of other weights
@@ -628,6 +661,14 @@ POLARITY = {"positive_file": "a", "negative_file": "b", "train_file": "", "dev_f
 def test_options_that_do_nothing_are_refused(data: Path, tmp_path: Path, changes: dict, key: str) -> None:
     with pytest.raises(ConfigError, match=rf"^{key} is .*, .*; leave {key} at "):
         CustomExamples(config_of(data, tmp_path, **changes))
+
+
+def test_options_of_the_training_do_not_hinder_an_evaluation(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "dev.jsonl").write_text('{"text_a": "fine", "label": "good"}\n')
+    config = evaluating(
+        data, "run", train_file="a.csv", dev_file=tmp_path / "dev.jsonl", delimiter=";", encoding="gb18030"
+    )
+    assert len(CustomExamples(config).read("dev")) == 1
 
 
 def test_tables_are_read_in_the_named_encoding(data: Path, tmp_path: Path) -> None:

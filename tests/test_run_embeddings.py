@@ -26,7 +26,7 @@ from src.inference.exported_model import load_exported
 from src.inference.record_files import NumberedRecord
 from src.inference.text_search import TextSearch
 from src.model_folder import ModelFolder
-from src.tasks.embedding_pairs import EmbeddingsConfig, retrieval_metrics
+from src.tasks.embedding_pairs import EmbeddingsConfig, EmbeddingTask, retrieval_metrics
 from src.tasks.fill_mask import POOLINGS, l2_normalise, pool
 from tests.helpers.answers import assert_close
 from tests.helpers.classifier_run import BAD, GOOD, OTHER, SPECIALS, classifier_arguments, read, read_columns
@@ -193,6 +193,21 @@ def test_texts_alone_are_evaluated_by_scored_pairs(
     results = read(tmp_path / "run/eval_results.json")
     assert results["spearman_correlation"] != results["baselines"]["spearman_correlation"]
     assert messages_of(caplog, f"{tmp_path}/train.tsv: texts alone")
+
+
+def test_columns_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("text\ttext\tscore\na\tb\t1\nc\td\t2\n")
+    task = EmbeddingTask(config_of(tmp_path, text_a_column=1, text_b_column=2, do_eval=False), None)
+    assert task.task_info.text_columns == {"text_a": "text_a", "text_b": "text_b"}
+
+
+def test_scores_are_scaled_by_those_that_are_learnt(tmp_path: Path) -> None:
+    rows = [f"a\tb{score}\t{score}" for score in range(20)]
+    (tmp_path / "train.tsv").write_text("\n".join(["text_a\ttext_b\tscore", *rows]))
+    task = EmbeddingTask(config_of(tmp_path, dev_ratio=0.8), None)
+    scores = [float(pair.label) for pair in task.split("train").examples]
+    assert len(scores) == 4 and (min(scores), max(scores)) == (0, 1)
+    assert not {"0", "19"} <= {pair.text_b[1:] for pair in task.split("train").examples}
 
 
 @pytest.mark.parametrize(

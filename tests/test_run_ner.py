@@ -12,6 +12,7 @@ import run_ner
 from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.schema import load_config
 from src.checkpoints.checkpoint_files import find_checkpoint
+from src.data.feature_cache import Features
 from src.data.feature_files import Ragged
 from src.tasks.entities import entity_scores
 from src.tasks.sentences import NerSplit
@@ -273,6 +274,7 @@ def test_options_that_do_nothing_are_refused(tmp_path: Path) -> None:
     for option, value in (("name_label", "PER"), ("name_column", "place"), ("text_column", "story")):
         with pytest.raises(ConfigError, match=f"{option} is {value}, which .*: no file that is read is a table"):
             task(**{option: value})
+        assert task(**{option: value}, do_train=False).labels == ["O", "B-A"]
     with pytest.raises(ConfigError, match=r"dev_ratio is 0.3, .*: no share .*; leave .* 0.1"):
         task(dev_ratio=0.3)
     (tmp_path / "dev.csv").write_text("review,dish_name\na fine soup,soup\n")
@@ -362,3 +364,14 @@ def test_the_name_of_the_texts_column_is_known(tmp_path: Path) -> None:
         settings = {"train_file": tmp_path / f"train.{name}", "text_column": column, "do_eval": False}
         config = load_config(NerConfig, arguments({}, settings))
         assert NerTask(config, None).task_info.text_columns == (found or {})
+    (tmp_path / "train.csv").write_text("review,review,dish_name\na fine soup,x,soup\n")
+    task = ner_task(train_file=tmp_path / "train.csv", text_column=1, do_eval=False)
+    assert task.task_info.text_columns == {"text": "text"}
+
+
+def test_windows_within_a_long_word_are_those_of_its_text() -> None:
+    """Here rows 1, 2 and 5 have no first token of a word."""
+    words = np.array([[0, 1], [3, 1], [4, 1], [4, 2]], np.int32)
+    rows = {"input_ids": Ragged(np.zeros(6, np.int32), np.ones(6, np.int64))}
+    features = Features({}, rows, {"words": words, "sentence_words": np.array([1, 1, 2], np.int32)})
+    assert EntityAnswerer.items_of_rows(None, features).tolist() == [0, 0, 0, 1, 2, 2]

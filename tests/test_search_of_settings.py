@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from model_utils.errors import ConfigError, DataError, UserError
 from model_utils.option_values import leaves_of
 from model_utils.schema import load_config, write_config
-from src.finetuning.runs import check_runs, trials_of
+from src.finetuning.runs import check_runs, config_of_run, trials_of
 from src.finetuning.search import Result, run_trials
 from src.tasks import TASKS
 from src.tasks.classification_examples import ClassifierConfig
@@ -134,6 +134,13 @@ def test_a_search_that_cannot_be_is_refused(search: str, words: tuple[str, ...],
 def test_a_search_is_refused_with_keys_that_contradict_it(words: list[str]) -> None:
     with pytest.raises(ConfigError):
         trials_of(load_config(ClassifierConfig, ["--config_path", "/dev/null", *WORDS, *words]))
+
+
+def test_a_run_of_a_search_has_the_seed_of_its_folder() -> None:
+    for seeds, name, seed in ((1, "trial-002", 7), (2, "trial-002/seed-8", 8)):
+        trials = trials_of(load("{epoch_num: [1, 2]}", "--num_seeds", str(seeds), "--seed", "7"))
+        config = config_of_run(Path("run") / name, Path("run"), trials)
+        assert (config.epoch_num, config.seed, config.num_seeds) == (2, seed, 1)
 
 
 def test_runs_of_another_type_in_the_folder_are_refused(tmp_path: Path) -> None:

@@ -84,7 +84,10 @@ def test_a_trial_that_diverges_loses_and_several_seeds_count_by_their_mean(
     assert first["metric"] is None
     by_seed = {seed: read(tmp_path / f"trial-002/seed-{seed}/eval_results.json")["accuracy"] for seed in (3, 4)}
     assert second["metric"] == pytest.approx(sum(by_seed.values()) / 2)
-    assert second["model"] == f"trial-002/seed-{max(by_seed, key=lambda seed: by_seed[seed])}"
+    best_seed = max(by_seed, key=lambda seed: by_seed[seed])
+    assert second["model"] == f"trial-002/seed-{best_seed}"
+    for report in ("report_dev.html", f"trial-002/seed-{best_seed}/report_dev.html"):
+        assert f"\nseed: {best_seed}\n" in (tmp_path / report).read_text()
     assert read(tmp_path / "eval_results.json")["accuracy"] == max(by_seed.values())
 
 

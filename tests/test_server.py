@@ -123,6 +123,13 @@ def test_the_columns_of_the_training_data_are_keys(columns: dict[str, str]) -> N
     assert set(columns.values()) <= set(properties) and "text_a" not in properties
 
 
+def test_words_may_stand_in_place_of_a_text() -> None:
+    predictor = ScriptedPredictor("token_classification", lambda record: {"entities": []})
+    reply = ask(client(predictor), {"tokens": ["Bonn", "is"]}, {"text": "Bonn"}, {"tokens": []})
+    assert predictor.calls == [[{"tokens": ["Bonn", "is"]}, {"text": "Bonn"}]]
+    assert "tokens" in reply.json()["answers"][2]["error"]
+
+
 def test_the_description_has_the_version_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     description = client(ScriptedPredictor("fill_mask")).get("/openapi.json").json()

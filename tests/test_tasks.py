@@ -103,5 +103,27 @@ def test_results_of_later_splits_have_their_names(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == "f1: 0.5000 (baseline 0.2500)\ntest_f1: 0.5000\ndev: a warning\n"
 
 
+def test_results_of_other_splits_of_the_same_checkpoint_are_kept() -> None:
+    earlier = {"step": 2, "f1": 0.5, "mcc": 0.4, "test_f1": 0.6, "baselines": {"f1": 0.1, "test_f1": 0.2}}
+    earlier["remarks"] = ["dev: old", "test: old"]
+    splits = ("dev", "test")
+    report = Report({"step": 2}, {"f1": 0.7}, warnings=["dev: new"])
+    report.keep(earlier, splits, ["dev"])
+    content = {
+        "step": 2,
+        "f1": 0.7,
+        "test_f1": 0.6,
+        "baselines": {"test_f1": 0.2},
+        "remarks": ["test: old", "dev: new"],
+    }
+    assert report.content() == content
+    report = Report({"step": 2}, {"test_f1": 0.7})
+    report.keep(earlier, splits, ["test"])
+    assert report.metrics == {"f1": 0.5, "mcc": 0.4, "test_f1": 0.7} and report.warnings == ["dev: old"]
+    report = Report({"step": 3}, {"f1": 0.7})
+    report.keep(earlier, splits, ["dev"])
+    assert report.metrics == {"f1": 0.7}
+
+
 def test_what_runs_with_every_task_leaves_none_out() -> None:
     assert {*TASK_INFOS, "embeddings"} == SCRIPTS.keys() == TASKS.keys()

@@ -34,7 +34,7 @@ from src.finetune_eval_model import AnsweringNetwork, PackedNetwork
 from src.finetuning.finetuned_teacher import FinetunedTeacher
 from src.finetuning.report_files import write_report
 from src.finetuning.results import EVAL_FILE, Report, summarise
-from src.finetuning.runs import Trial, check_runs, runs_of, trials_of
+from src.finetuning.runs import Trial, check_runs, config_of_run, runs_of, trials_of
 from src.finetuning.search import Result, run_trials
 from src.finetuning.task_data import TaskData
 from src.model_card import write_training_card
@@ -62,7 +62,10 @@ MakeTask = Callable[[Any, FullTokenizer, TaskInfo | None], Task]
 
 
 def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
-    """Train, evaluate and predict as configured, once per seed, and all of that once per trial of a search."""
+    """Train, evaluate and predict as configured, once per seed.
+
+    The trials of a search evaluate development splits alone; the best model is evaluated and predicts as configured.
+    """
     check_outputs(config)
     trials = trials_of(config)
     device = setup_device(**config.device_settings())
@@ -93,9 +96,11 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
         return
     best = search_settings(finetuning, trials, make_task, root, output)
     ModelFolder.load(best).write_files(root)
-    finetuning.config = next(trial.config for trial in trials if best.is_relative_to(root / trial.name))
+    if finetuning.ranks.writer:
+        (output / EVAL_FILE).unlink(missing_ok=True)  # may be of another trial's checkpoint of the same step
+    finetuning.config = config_of_run(best, root, trials)
     report = finetuning.evaluate(root, output)
-    finetuning.write_card(root, report, finetuning.config)
+    finetuning.write_card(root, report, finetuning.config, finetuning.data.evaluated_splits)
 
 
 def search_settings(
@@ -302,11 +307,11 @@ class Finetuning:
             evaluation = self.train(root / name, run_config)
             report = Report()
             if splits:
-                report = self.evaluate(root / name, output / name, evaluation, splits)
+                report = self.evaluate(root / name, output / name, evaluation, splits, run_config)
                 results[name] = report.metrics
                 if report.calibration and self.ranks.writer:
                     calibrate(root / name, report.calibration)
-            self.write_card(root / name, report, run_config)
+            self.write_card(root / name, report, run_config, splits)
         if self.config.num_seeds > 1 and self.ranks.writer and any(results.values()):
             summary = summarise(list(results.values()))
             by_seed = {name.removeprefix("seed-"): metrics for name, metrics in results.items()}
@@ -334,14 +339,21 @@ class Finetuning:
         return evaluation
 
     def evaluate(
-        self, weights: Path, output: Path, evaluation: Evaluation | None = None, splits: Sequence[str] = ()
+        self,
+        weights: Path,
+        output: Path,
+        evaluation: Evaluation | None = None,
+        splits: Sequence[str] = (),
+        config: FinetuneConfig | None = None,
     ) -> Report:
         """Evaluate development splits and predict test splits as configured; write into `output` only.
 
         Args:
             evaluation: evaluation of the training that wrote the weights; its result for them is reused.
             splits: (): those for do_eval and do_predict.
+            config: configuration of the run, which reports show; None: that of all seeds.
         """
+        splits = splits or self.data.evaluated_splits
         self.measure_start()
         task_info = self.check_task(weights)
         contents = find_checkpoint(weights)
@@ -354,7 +366,7 @@ class Finetuning:
         selection_split = self.task.dev_splits[0]
         is_loaded = False
         report = Report({"checkpoint": contents.path.name, "step": step})
-        for split in splits or self.data.evaluated_splits:
+        for split in splits:
             if training_result and split == selection_split:
                 result = training_result
             else:
@@ -377,23 +389,24 @@ class Finetuning:
                 output.mkdir(parents=True, exist_ok=True)
                 result.write(output)
                 if result.report and is_labelled:
-                    write_report(output, split, result, baselines, contents.path, self.config)
+                    write_report(output, split, result, baselines, contents.path, config or self.config)
         report.log()
         if self.ranks.writer:
             exists = (output / EVAL_FILE).exists()
-            # Predicting the test set alone must not lose the development metrics of the same weights.
-            if exists and report.metrics and not self.config.do_eval:
-                report.keep(read_object(output / EVAL_FILE))
+            # Evaluating some splits must not lose the metrics of the others, unless the weights are new.
+            if exists and report.metrics and not evaluation:
+                all_splits = (*self.task.dev_splits, *self.task.test_splits)
+                report.keep(read_object(output / EVAL_FILE), all_splits, splits)
             if report.metrics or not exists:
                 write_json(output / EVAL_FILE, report.content())
             logger.info(f"results and predictions are in {output}")
         return report
 
-    def write_card(self, path: Path, report: Report, config: FinetuneConfig) -> None:
-        """Write the model card of a finished run into its folder. Collective."""
-        splits = {name: self.data.prepared(name).records for name in (TRAIN, *self.data.evaluated_splits)}
+    def write_card(self, path: Path, report: Report, config: FinetuneConfig, splits: Sequence[str]) -> None:
+        """Write the model card of a finished run, which was evaluated on `splits`, into its folder. Collective."""
+        records = {name: self.data.prepared(name).records for name in (TRAIN, *splits)}
         if self.ranks.writer:
-            write_training_card(path, config, task_info_of(path), splits, report.content())
+            write_training_card(path, config, task_info_of(path), records, report.content())
 
     def check_task(self, weights: Path) -> TaskInfo:
         """Return task.json of the weights; log where its settings differ from the configured ones.

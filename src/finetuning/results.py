@@ -1,7 +1,7 @@
 """Results of a fine-tuned model: eval_results.json, and the mean over seeds."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mean, stdev
 from typing import Any
@@ -39,14 +39,25 @@ class Report:
         self.warnings += [f"{split}: {warning}" for warning in result.warnings]
         self.calibration |= result.calibration
 
-    def keep(self, earlier: Mapping[str, Any]) -> None:
-        """Add the content of an earlier eval_results.json about the same checkpoint; later values take precedence."""
+    def keep(self, earlier: Mapping[str, Any], splits: Sequence[str], evaluated: Collection[str]) -> None:
+        """Add the results of other splits from an earlier eval_results.json if it is about the same checkpoint.
+
+        Args:
+            splits: of the task, the first development split first.
+            evaluated: splits of this report, whose earlier results are left out.
+        """
         if any(earlier.get(key) != value for key, value in self.checkpoint.items()):
             return
-        others = {*self.checkpoint, "baselines", "remarks"}
-        self.metrics = {key: earlier[key] for key in earlier if key not in others} | self.metrics
-        self.baselines = earlier.get("baselines", {}) | self.baselines
-        self.warnings = list(dict.fromkeys([*earlier.get("remarks", []), *self.warnings]))
+
+        def is_kept(key: str) -> bool:
+            split = next((split for split in splits[1:] if key.startswith(f"{split}_")), splits[0])
+            return key not in {*self.checkpoint, "baselines", "remarks"} and split not in evaluated
+
+        baselines = earlier.get("baselines", {})
+        self.metrics = {key: earlier[key] for key in filter(is_kept, earlier)} | self.metrics
+        self.baselines = {key: baselines[key] for key in filter(is_kept, baselines)} | self.baselines
+        remarks = [remark for remark in earlier.get("remarks", []) if remark.partition(": ")[0] not in evaluated]
+        self.warnings = [*remarks, *self.warnings]
 
     def content(self) -> dict[str, Any]:
         """Return the content of eval_results.json, name and step of the checkpoint first."""

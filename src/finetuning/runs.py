@@ -90,6 +90,12 @@ def trials_of(config: FinetuneConfig) -> list[Trial]:
     return trials
 
 
+def config_of_run(folder: Path, root: Path, trials: Sequence[Trial]) -> FinetuneConfig:
+    """Return the configuration of the run, of one seed of a trial, whose folder this is in that of the search."""
+    runs = ((root / trial.name / name, config) for trial in trials for name, config in runs_of(trial.config).items())
+    return next(config for path, config in runs if path == folder)
+
+
 def _full_name(key: str, config: FinetuneConfig) -> str:
     """Return the key of the option that has this name; raise ConfigError if none has or it cannot be searched."""
     fields = dict(leaves_of(type(config)))

@@ -82,6 +82,25 @@ def drop_labels(examples: Sequence[Example], skip_labels: Collection[str], label
     return remaining
 
 
+def drop_unlabelled(examples: Sequence[Example], labelled: bool) -> list[Example]:
+    """Return the examples without those whose indicators are all -1 or empty, and log the number of dropped rows.
+
+    Args:
+        labelled: False for a test file, which keeps all rows if it has no others.
+
+    Raises:
+        DataError: no examples are left.
+    """
+    file = examples[0].file
+    remaining = [example for example in examples if example.label is not None]
+    if not remaining and labelled:
+        raise DataError(f"{file} has no row with gold labels: all indicator_columns are -1 or empty")
+    if 0 < len(remaining) < len(examples):
+        rows = len(examples) - len(remaining)
+        logger.info(f"{file}: {rows:,} of {len(examples):,} rows are left out, their indicators are all -1 or empty")
+    return remaining or list(examples)
+
+
 @functools.cache
 def warn_of_unmatched(file: Path, labels: frozenset[str]) -> None:
     """Log the labels of skip_labels that no row of a file has; once for a file, which may be read several times."""

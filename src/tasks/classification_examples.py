@@ -12,7 +12,7 @@ from src.create_finetune_data import Example, TextColumns, find_splits, plain_la
 from src.data.feature_cache import TRAIN
 from src.data.feature_files import SUFFIX
 from src.data.features import split_off
-from src.tasks.class_labels import drop_labels, warn_of_unmatched
+from src.tasks.class_labels import drop_labels, drop_unlabelled, warn_of_unmatched
 from src.tasks.finetune_config import READY_KEYS, FinetuneConfig, is_tfrecord
 from src.tasks.glue import PUBLISHED_TASKS, read_glue
 from src.tasks.task_info import NO_DEV_SPLIT, TaskInfo, choose_dev_split
@@ -231,9 +231,14 @@ class CustomExamples:
         self._refuse_unused()
 
     def _refuse_unused(self) -> None:
-        """Raise ConfigError if an option for files, columns or the development share is set but has no effect."""
+        """Raise ConfigError if an option for files, columns or the development share is set but has no effect.
+
+        Without a training the options may be those of the training's files.
+        """
         config = self.config
-        reads_train_examples = (config.do_train and not config.train_data_file_path) or self.dev_split is not None
+        if not config.do_train:
+            return
+        reads_train_examples = not config.train_data_file_path or self.dev_split is not None
         reads_table = {
             TRAIN: reads_train_examples and not config.positive_file,
             "dev": config.do_eval and not config.eval_data_file_path,
@@ -259,7 +264,7 @@ class CustomExamples:
         if config.train_data_file_path and not self.dev_split:
             keys = ["train_file", "positive_file", "negative_file"]
             config.refuse(keys, "train_data_file_path replaces the examples")
-        if config.do_train and not self.dev_split:
+        if not self.dev_split:
             config.refuse(["dev_ratio"], NO_DEV_SPLIT)
 
     def _split_key(self, example: Example) -> list[str | None]:
@@ -273,12 +278,11 @@ class CustomExamples:
         if not config.do_train or TRAIN not in self.files or config.positive_file or config.train_data_file_path:
             return {}
         table = read_table(self.files[TRAIN], self.columns.names, self.columns.text_a, options=self.columns.options)
-        indices = {key: table.column_index(column) for key, column in self.columns.texts().items()}
-        label_indices = [table.column_index(column) for column in self.columns.indicators or (self.columns.label,)]
-        if len({*indices.values(), *label_indices}) < len(indices) + len(label_indices):
+        texts = self.columns.texts()
+        columns = [*texts.values(), *(self.columns.indicators or (self.columns.label,))]
+        if len({*map(table.column_index, columns)}) < len(columns):
             logger.warning(f"{table.path}: a column is used twice; texts and label need columns of their own")
-        names = {key: table.names[index] for key, index in indices.items()}
-        return {key: name if table.names.count(name) == 1 else key for key, name in names.items()}
+        return {key: table.key_of(column, key) for key, column in texts.items()}
 
     def read(self, split: str) -> list[Example]:
         """Return the examples of a split; raise DataError if there is no file for it, or its content is wrong."""
@@ -295,4 +299,7 @@ class CustomExamples:
         if split not in self.files:
             raise DataError(f"there are no {split} examples: give {split}_file, or put {split}.* into data_dir")
         labelled = split != "test"
-        return config.without_skipped(read_examples(self.files[split], self.columns, labelled), split, labelled)
+        examples = read_examples(self.files[split], self.columns, labelled)
+        if self.columns.indicators:
+            return drop_unlabelled(examples, labelled)
+        return config.without_skipped(examples, split, labelled)

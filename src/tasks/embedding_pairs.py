@@ -95,7 +95,7 @@ class EmbeddingTask(Task):
         text_columns = {}
         if config.do_train:
             table = read_table(self.files[TRAIN])
-            text_columns = {key: table.name_of(column) for key, column in self.columns[TRAIN].texts().items()}
+            text_columns = {key: table.key_of(column, key) for key, column in self.columns[TRAIN].texts().items()}
         self.task_info = EmbeddingsInfo(
             task=self.spec.name,
             max_seq_length=config.max_seq_length,
@@ -140,6 +140,8 @@ class EmbeddingTask(Task):
                 )
             return None
         scores = [score_of(example) for example in self._read(TRAIN)]
+        if self.dev_split and len({*scores}) > 1:
+            scores, _ = split_off(scores, self.dev_split.ratio, self.dev_split.seed)
         lowest, highest = min(scores), max(scores)
         if lowest == highest:
             found = f"{file} has the score {lowest:g} in every row of column {columns.label!r}"

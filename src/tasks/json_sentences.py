@@ -174,7 +174,7 @@ def read_spans(
         if not isinstance(text, str):
             raise DataError(f"{records} has {shorten(text)} as {key}, needed is a text; its keys are {_keys(texts)}")
         spans = _spans_of(record, records)
-        for unread in () if is_task else sorted(record.keys() - {"id", key, *_SPAN_KEYS}):
+        for unread in () if is_task else sorted(record.keys() - {"id", key, *_SPAN_KEYS, _ANNOTATIONS}):
             records.warn(f"texts have the key {shorten(unread)}, which is not read")
         words = split_words(text, into_characters)
         if not words or (is_task and labelled and spans is None):

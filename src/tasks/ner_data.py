@@ -210,6 +210,8 @@ def _read_lines(path: Path, labelled: bool, hint: str) -> Iterator[Sentence]:
         cells = [cell.split() for cell in text.split("\t")]
         if not any(cells):
             continue
+        if not labelled and not cells[-1]:
+            cells.pop()
         if len(cells) != 2 and (labelled or len(cells) > 1):
             raise DataError(
                 f"{path}: line {line} has {len(cells)} column(s), expected are words, TAB, their tags{hint}"

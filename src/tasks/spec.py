@@ -22,10 +22,15 @@ from src.tokenization import FullTokenizer
 
 @dataclass(frozen=True)
 class RecordField:
-    """Text field of a record; with `texts` (minimum, maximum), a list of that many texts."""
+    """Text field of a record; with `texts` (minimum, maximum), a list of that many texts.
+
+    Attributes:
+        words_key: key of a list of words that may stand in place of the text; "" for none.
+    """
 
     optional: bool = False
     texts: tuple[int, int] | None = None
+    words_key: str = ""
 
 
 Shapes = dict[str, tuple[int, ...]]

@@ -202,7 +202,7 @@ class NerTask(Task):
         """Return the name of the text column in the training table; {} if the training file is no table."""
         if not self.config.do_train or self.training_format != "names":
             return {}
-        return {"text": read_table(self.files[TRAIN]).name_of(self.config.text_column)}
+        return {"text": read_table(self.files[TRAIN]).key_of(self.config.text_column, "text")}
 
     def _find_labels(self) -> list[str]:
         """Return the tags of the whole training file; a rare one may occur in the development share alone."""
@@ -298,14 +298,18 @@ def _write(split: Split, predicted: list[list[str]], confidences: list[np.ndarra
 
 
 def _check_keys(config: NerConfig, formats: Set[str]) -> None:
-    """Raise ConfigError for keys of formats that no file has; formats: of the files that are read."""
-    if not {"columns", "tokens"} & formats:
+    """Raise ConfigError for keys of formats that no file has, unless they may be those of an earlier training.
+
+    Args:
+        formats: of the files that are read.
+    """
+    if config.do_train and not {"columns", "tokens"} & formats:
         config.refuse(["word_column", "tag_column"], "no file that is read has columns or lists of words and tags")
-    if not {"names", "spans"} & formats:
+    if config.do_train and not {"names", "spans"} & formats:
         config.refuse(["text_column"], "no file that is read is a table of texts or has texts with spans")
-    if "names" not in formats:
+    if config.do_train and "names" not in formats:
         config.refuse(["name_column", "name_label"], "no file that is read is a table of texts and names")
-    elif config.name_label == NAME_LABEL and config.name_column != NAME_COLUMN:
+    if "names" in formats and config.name_label == NAME_LABEL and config.name_column != NAME_COLUMN:
         raise ConfigError(
             f"name_label is {NAME_LABEL}, the label for {NAME_COLUMN}: give the label of the entities in "
             f"{config.name_column}"
@@ -395,10 +399,10 @@ class EntityAnswerer(Answerer):
         return NerSplit("", sentences, self.task_info.labels, self.tokenizer, self.length).features()
 
     def items_of_rows(self, features: Features) -> np.ndarray:
-        items = super().items_of_rows(features)
         words_per_item = features.arrays["sentence_words"]
+        items = np.zeros(len(features.values["input_ids"].counts), np.int64)
         items[features.arrays["words"][:, 0]] = np.repeat(np.arange(len(words_per_item)), words_per_item)
-        return items
+        return np.maximum.accumulate(items)  # windows within a long word are those of the item before them
 
     def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
         words = word_logits(features.arrays.__getitem__, outputs["logits"])
@@ -433,7 +437,7 @@ TOKEN_CLASSIFICATION = TaskSpec(
         architecture, len(task_info.labels)
     ),
     EntityAnswerer,
-    {"text": RecordField()},
+    {"text": RecordField(words_key="tokens")},
     EntitiesAnswer,
     linear_head("classifier", 0, "AlbertForTokenClassification"),
     EntityInfo,

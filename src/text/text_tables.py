@@ -97,9 +97,10 @@ class TextTable:
             )
         return index
 
-    def name_of(self, column: str) -> str:
-        """Return the name of a column, given by its name or its number from 1."""
-        return self.names[self.column_index(column)]
+    def key_of(self, column: str, default: str) -> str:
+        """Return the name of a column, given by name or number from 1, or `default` if other columns share the name."""
+        name = self.names[self.column_index(column)]
+        return name if self.names.count(name) == 1 else default
 
     def pick(self, line: int, row: Row, column_indices: Sequence[int]) -> list[str]:
         """Return fields of a row; raise DataError if the row has more or fewer than the table or one is not text."""

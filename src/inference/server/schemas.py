@@ -59,13 +59,16 @@ def request_model(task_info: TaskInfo, max_records: int, max_characters: int) ->
         if field.texts:
             min_texts, max_texts = field.texts
             return Annotated[list[text], Field(min_length=min_texts, max_length=max_texts)], ...
-        return (text | None, None) if field.optional else (text, ...)
+        return (text | None, None) if field.optional or field.words_key else (text, ...)
 
     fields: dict[str, Any] = {}
     for name, field in TASKS[task_info.task].fields.items():
         field_type, default = definition(field)
         column = task_info.text_columns.get(name, name)
         fields[name] = (field_type, Field(default, alias=name if column == "id" else column))
+        if field.words_key:
+            words = Annotated[list[text], Field(min_length=1, max_length=max_characters)]
+            fields[field.words_key] = (words | None, None)
     fields["id"] = (Identity, None)
     record: Any = create_model("Record", __base__=StrictModel, **fields)
     record_or_invalid: Any = Annotated[record, WrapValidator(_validate_record)]
