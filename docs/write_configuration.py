@@ -20,6 +20,7 @@ from src.tasks.classification_examples import ClassifierConfig  # noqa: E402
 from src.tasks.embedding_pairs import EmbeddingsConfig  # noqa: E402
 from src.tasks.finetune_config import FinetuneConfig  # noqa: E402
 from src.tasks.multiple_choice import RaceConfig  # noqa: E402
+from src.tasks.multitask_config import MultitaskConfig  # noqa: E402
 from src.tasks.question_answering import SquadConfig, SquadV2Config  # noqa: E402
 from src.tasks.token_classification import NerConfig  # noqa: E402
 from src.text.corpus import CorpusConfig  # noqa: E402
@@ -58,6 +59,7 @@ TABLES: dict[str, tuple[type[Config], ...]] = {
     "`run_squad_v1.py`, `run_squad_v2.py`": (SquadConfig, SquadV2Config),
     "`run_ner.py`": (NerConfig,),
     "`run_embeddings.py`": (EmbeddingsConfig,),
+    "`run_multitask.py`": (MultitaskConfig,),
     "`src.train_vocabulary`, `src.create_pretraining_data`": (CorpusConfig,),
     "`src.train_vocabulary`": (TrainVocabularyConfig,),
     "`src.create_pretraining_data`": (CreateDataConfig,),

@@ -18,6 +18,7 @@ from model_utils.yaml_files import parse_yaml
 
 SAME, SAME_PLACE, ANY = "same", "same place", "any"  # on_resume of an option
 BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+Mappings = dict[str, dict[str, Any]]  # type of an option with keys by name, which another class checks
 TYPE_NAMES = {
     bool: "true or false",
     int: "a whole number",
@@ -25,6 +26,7 @@ TYPE_NAMES = {
     str: "text",
     tuple[str, ...]: "texts with commas between them, each once",
     dict[str, tuple[Any, ...]]: "a mapping of keys to lists of values, {KEY: [VALUE, ...], ...}",
+    Mappings: "a mapping of names to mappings of keys, {NAME: {KEY: VALUE, ...}, ...}",
 }
 BOUND_NAMES = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 EPOCHS_KEYS = {"num_train_epochs", "epoch_num", "epoch_size"}  # names of one option, here and in other libraries
@@ -191,7 +193,7 @@ def read_value(value: Any, kind: Any) -> Any:
     """Return a value from yaml, the command line or Python, converted to its field's type, or raise ValueError.
 
     Args:
-        kind: bool, int, float, str, an Enum, tuple[str, ...] or dict[str, tuple[Any, ...]].
+        kind: bool, int, float, str, an Enum, tuple[str, ...], dict[str, tuple[Any, ...]] or Mappings.
     """
     if kind is str:
         return _read_text(value)
@@ -201,6 +203,8 @@ def read_value(value: Any, kind: Any) -> Any:
         return kind(value)
     if kind in (int, float):
         return kind(value) if isinstance(value, str) else value
+    if kind == Mappings:
+        return (parse_yaml(value) if isinstance(value, str) else value) or {}
     if typing.get_origin(kind) is dict:
         return read_lists(value)
     return _read_words(value)

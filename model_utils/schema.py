@@ -1,8 +1,8 @@
 """Typed configuration: frozen pydantic models filled from a yaml file and the command line, with all values checked.
 
 A configuration derives from Config; its fields are made by option(), section() and sections(). Field types: bool, int,
-float, str, tuple[str, ...], dict[str, tuple[Any, ...]], any of these `| None`, other Config classes (sections), and
-tuples of one Config class.
+float, str, tuple[str, ...], dict[str, tuple[Any, ...]], Mappings, any of these `| None`, other Config classes
+(sections), and tuples of one Config class.
 """
 
 import copy

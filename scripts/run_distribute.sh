@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run a task on several devices of this machine, one process each; the logs are kept in output/logs.
 # usage: bash scripts/run_distribute.sh TASK [--nproc N] [arguments of run_TASK.py]
-#   TASK       pretrain, classifier, race, squad_v1, squad_v2, ner or embeddings
+#   TASK       pretrain, classifier, race, squad_v1, squad_v2, ner, embeddings or multitask
 #   --nproc N  number of devices; default: DEVICE_NUM from the environment, else all GPUs of this machine
 # On several machines, with the options of MindSpore's msrun: docs/several-machines.md
 set -euo pipefail

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run a task on one device; the log is kept in output/logs.
 # usage: bash scripts/run_single.sh TASK [arguments of run_TASK.py]
-#   TASK  pretrain, classifier, race, squad_v1, squad_v2, ner or embeddings
+#   TASK  pretrain, classifier, race, squad_v1, squad_v2, ner, embeddings or multitask
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 check_task "$@"

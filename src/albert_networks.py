@@ -3,17 +3,21 @@
 Shape letters: B batch, L length, C texts of a row.
 """
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
+import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from src.albert_config import AlbertConfig
 from src.albert_model import AlbertModel, initialise_weights
+from src.data.mixed_batches import TASK
 from src.data.packing import PACKED_COLUMNS, TEXT_COLUMNS
 from src.nn.losses import cross_entropy, divergence
 
 TEACHER_LOSS = "teacher_loss"
+HEADS_OF_TASKS = "heads"  # first part of the names of weights that a task of several has alone
 Tensors = tuple[Tensor, ...]
 
 
@@ -139,7 +143,7 @@ class TrainingNetwork(nn.Cell):
         embeddings = self.scores.albert.embeddings
         return embeddings.token_type_embeddings, embeddings.segment_rows.row_square_sum
 
-    def inputs(self, batch: dict[str, np.ndarray]) -> list[Tensor]:
+    def inputs(self, batch: dict[str, np.ndarray]) -> list[Any]:
         """Return the inputs of `construct` for a batch, without the dropout key."""
         columns = {name: Tensor(batch[name]) for name in self.input_columns}
         targets = self.teacher.targets(columns) if self.teacher else ()
@@ -191,3 +195,60 @@ class TrainingNetwork(nn.Cell):
     def construct(self, *inputs: Tensor) -> Tensors:
         texts, further = inputs[: self.text_inputs], inputs[self.text_inputs :]
         return self.total_losses(self.scores.encode(texts, further), self.scores.backbone_texts(texts), further)
+
+
+class JointNetwork(TrainingNetwork):
+    """Training networks of several tasks on one backbone; a batch trains the backbone and the head of its task.
+
+    The weights of a head are called heads.TASK.NAME. Inputs: the index of the task, a constant, then the inputs of its
+    network. Outputs: the task's loss, then one loss for each task, which is not a number for the other tasks.
+
+    Args:
+        networks: by the name of the task. All get the backbone of the first.
+    """
+
+    label_columns = ()
+
+    def __init__(self, networks: Mapping[str, TrainingNetwork], seed: int = 0) -> None:
+        first, *others = networks.values()
+        super().__init__(first.scores, seed, first.packed)
+        for network in others:
+            network.scores.insert_child_to_cell("albert", first.scores.albert)  # an assignment would rename weights
+        for name, network in networks.items():
+            for weight in network.trainable_params():
+                if not weight.name.startswith("albert."):
+                    weight.name = head_prefix(name) + weight.name
+        self.networks = nn.CellList(list(networks.values()), auto_prefix=False)
+        self.prefixes = tuple(map(head_prefix, networks))
+        self.metric_names = ("loss", *(f"{name}_loss" for name in networks))
+        self.task_count = len(networks)
+        self.draw_weights(seed)
+
+    def draw_weights(self, seed: int) -> None:
+        initialise_weights(self, self.scores.config.initializer_range, seed)
+
+    def owner_of(self, weight: Parameter) -> int:
+        """Return the index of the task that alone has this weight; -1 if all tasks have it."""
+        for index, prefix in enumerate(self.prefixes):
+            if weight.name.startswith(prefix):
+                return index
+        return -1
+
+    def network_of(self, batch: Mapping[str, np.ndarray]) -> TrainingNetwork:
+        """Return the network of the batch's task."""
+        return self.networks[int(batch[TASK])]
+
+    def inputs(self, batch: dict[str, np.ndarray]) -> list[Any]:
+        return [int(batch[TASK]), *self.network_of(batch).inputs(batch)]
+
+    def construct(self, task: int, *inputs: Tensor) -> Tensors:
+        loss = self.networks[task](*inputs)[0]
+        losses: tuple[Tensor, ...] = (loss,)
+        for i in range(self.task_count):
+            losses += (loss if i == task else Tensor(float("nan"), ms.float32),)
+        return losses
+
+
+def head_prefix(task: str) -> str:
+    """Return the beginning of the names of the weights that a task of several has alone."""
+    return f"{HEADS_OF_TASKS}.{task}."

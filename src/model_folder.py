@@ -27,6 +27,7 @@ from model_utils.files import is_sealed, new_folder, sealed, write_atomically
 from model_utils.json_files import FileName, Schema, Sha256, read_file, read_json, read_validated, write_checked
 from src.albert_config import AlbertConfig, find_config_file
 from src.albert_model import has_initial_pooler
+from src.albert_networks import HEADS_OF_TASKS
 from src.checkpoints.checkpoint_files import (
     ARCHITECTURE,
     Checkpoint,
@@ -211,6 +212,8 @@ class ModelFolder:
                 f"{self.loaded.path} has a fine-tuned head, and no {TASK_FILE} beside it says what it is for: "
                 "convert it again with --task"
             )
+        if not embeddings and HEADS_OF_TASKS in modules:
+            raise CheckpointError(f"{self.loaded.path} has the heads of several tasks: give the folder of one of them")
         if not embeddings and self.task_info is None and "mlm" not in modules:
             raise CheckpointError(
                 f"{self.loaded.path} has no head, not even one to fill in masks: use embeddings (predict.py "

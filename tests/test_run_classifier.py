@@ -22,6 +22,7 @@ from src.checkpoints.checkpoint_files import find_checkpoint, list_checkpoints
 from src.create_finetune_data import Example
 from src.data.ready_features import ReadySplit
 from src.finetuning import finetune as finetuning
+from src.finetuning import training
 from src.finetuning.finetune import Finetuning, find_tokenizer
 from src.finetuning.results import Report
 from src.model_card import read_card
@@ -233,7 +234,7 @@ def test_all_seeds_start_from_the_same_weights(data: Path, run: Path, tmp_path: 
     found: list[Path] = []
     here = SimpleNamespace(start=weights)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(finetuning, "load_backbone", lambda _, contents: found.append(contents.path))
+        patch.setattr(training, "load_backbone", lambda _, contents: found.append(contents.path))
         Finetuning.initialise(here, None)
         newest = list_checkpoints(weights)[0][1]
         shutil.copy(newest, weights / "albert-99999.ckpt")

@@ -39,7 +39,7 @@ BEST_FILE = "best_checkpoint.json"
 _NAME = re.compile(r"albert-([0-9]+)\.ckpt")
 _TRAINING_STATE = re.compile(
     r"(adam_[mv]|lamb_[mv]|moment[12]?|moments|teacher_projections)\..*|loss_scale|scale_sense|good_steps|"
-    r"skipped_steps|global_step|learning_rate|beta[12]_power|epoch_num|step_num|loop_state"
+    r"skipped_steps|head_steps\..*|global_step|learning_rate|beta[12]_power|epoch_num|step_num|loop_state"
 )  # names of this project and of MindSpore
 _ZERO_BETWEEN_UPDATES = re.compile(rf"accumulated(\..*|_metrics)|(.*\.)?{RowSquareSum.parameter_name}")
 _TRAILER = 17  # bytes: "crc_num" and the checksum in 10 bytes, big-endian

@@ -6,10 +6,10 @@ Tasks differ only behind the interface src.tasks.spec.Task; an entry script name
 import gc
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import mean
-from typing import Any, cast
+from types import MappingProxyType
+from typing import Any
 
 from mindspore import nn
 
@@ -18,25 +18,25 @@ from model_utils.device import Device, setup_device
 from model_utils.errors import CheckpointError, ConfigError, DivergedError
 from model_utils.files import write_json
 from model_utils.json_files import read_object
-from src.albert_config import check_memory
 from src.albert_model import initialise_weights
+from src.albert_networks import TrainingNetwork
 from src.checkpoints.checkpoint_files import (
-    ARCHITECTURE,
     check_network,
     find_checkpoint,
     folder_of,
-    list_checkpoints,
     load_backbone,
     newest_checkpoint,
 )
+from src.data.batches import FeatureDataset
 from src.data.feature_cache import TRAIN
 from src.finetune_eval_model import AnsweringNetwork, PackedNetwork
 from src.finetuning.finetuned_teacher import FinetunedTeacher
 from src.finetuning.report_files import write_report
-from src.finetuning.results import EVAL_FILE, Report, summarise
+from src.finetuning.results import EVAL_FILE, Report
 from src.finetuning.runs import Trial, check_runs, config_of_run, runs_of, trials_of
 from src.finetuning.search import Result, run_trials
 from src.finetuning.task_data import TaskData
+from src.finetuning.training import Training
 from src.model_card import write_training_card
 from src.model_folder import TASK_FILE, ModelFolder, calibrate, load_tokenizer, read_task_info
 from src.tasks import TASKS
@@ -44,17 +44,8 @@ from src.tasks.finetune_config import FROZEN, FinetuneConfig
 from src.tasks.spec import EvaluationResult, Task
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer, build_tokenizer
-from src.training.dry_run import dry_run
 from src.training.evaluation import Evaluation, Selection
 from src.training.network_outputs import are_finite, predict_rows
-from src.training.phases import Phase, Phases
-from src.training.ranks import ranks_of
-from src.training.recorder import Reporting
-from src.training.run_folder import RunFolder
-from src.training.run_log import EVAL_PREFIX
-from src.training.run_plan import RunFacts, plan_precision, plan_run
-from src.training.train_step import TrainStep, build_step
-from src.training.trainer import Trainer
 from src.training.utilisation import Utilisation
 
 logger = logging.getLogger(__name__)
@@ -83,12 +74,7 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
     root = Path(config.save_finetune_checkpoint_path)
     check_runs(root, config, trials)
     if config.dry_run:
-        name, run_config = next(iter(runs_of(trials[0].config if trials else config).items()))
-        trainer = finetuning.build(RunFolder(root / name, run_config, finetuning.ranks))
-        logger.info(dry_run(trainer, kept=f" but features in {config.feature_dir}"))
-        runs = config.num_seeds * max(1, len(trials))
-        if runs > 1:
-            logger.info(f"each of {runs} runs takes about this time and this much disk space")
+        finetuning.estimate(root, trials[0].config if trials else config, config.num_seeds * max(1, len(trials)))
         return
     output = Path(config.output_path) if config.output_path else root
     if not trials:
@@ -183,19 +169,13 @@ def another_head(weights: Path, key: str, trained: Any, needed: Any) -> Checkpoi
     return CheckpointError(f"{weights} was fine-tuned for another head: {key} is {trained}, but {needed} is needed")
 
 
-class Finetuning:
-    """Fine-tuning of one task on one device; rows and architecture are the same for all seeds."""
+class Finetuning(Training):
+    """Fine-tuning of one task."""
 
     def __init__(self, config: FinetuneConfig, device: Device, tokenizer: FullTokenizer, task: Task) -> None:
-        self.config = config
-        self.device = device
-        self.tokenizer = tokenizer
+        super().__init__(config, device, tokenizer)
         self.task = task
-        self.ranks = ranks_of(device)
-        self.precision = plan_precision(config, device)
-        self.architecture = config.albert_config(
-            tokenizer.vocab_size, device.compute_type, config.load_checkpoint_path, device.backend
-        )
+        self.selection = task.selection
         positions = self.architecture.max_position_embeddings
         if config.max_seq_length > positions and not self.architecture.use_relative_positions:
             found = f"max_seq_length is {config.max_seq_length}, but the model has max_position_embeddings"
@@ -207,65 +187,39 @@ class Finetuning:
         self.scores = task.spec.scores(self.architecture, task.task_info)
         self.data = TaskData(config, task, self.scores, self.ranks)
         self.network = (PackedNetwork if self.data.packed else AnsweringNetwork)(self.scores)
-        self.step: TrainStep | None = None  # compiled once for all seeds
-        weights = config.load_pretrain_checkpoint_path
-        self.start = Path(weights) if weights else None
+        self.artifacts = ModelFolder(self.architecture, self.tokenizer, task.task_info)
+        self.utilisation = Utilisation(self.architecture, task.spec.texts_per_row, self.data.reads_tokens)
 
-    def build(self, folder: RunFolder) -> Trainer:
-        """Return the trainer of one seed, with the compiled step of earlier seeds."""
-        config = cast(FinetuneConfig, folder.config)
+    @property
+    def losses(self) -> type[TrainingNetwork]:
+        assert self.task.spec.losses, "a task that is trained has losses"
+        return self.task.spec.losses
+
+    def batches(self, config: FinetuneConfig) -> FeatureDataset:
+        return self.data.dataset(TRAIN, self.losses.weight_columns, config.seed)
+
+    def training_network(self, config: FinetuneConfig) -> TrainingNetwork:
         task = self.task
-        losses = task.spec.losses
-        assert losses, "a task that is trained has losses"
-        data = self.data.dataset(TRAIN, losses.weight_columns, config.seed)
-        batches = data.batches_per_epoch
-        plan = plan_run(config, config.epoch_num, data.rows_at_once, batches)
-        rows_per_update = config.accumulation_steps * data.rows_at_once
-        epochs = config.accumulation_steps * plan.train_steps / batches
-        logger.info(f"{plan.train_steps:,} updates of {rows_per_update:,} rows: {epochs:.2f} epochs")
-        check_memory(self.architecture, data.most_tokens)
-        phases = Phases([Phase(data, config.accumulation_steps)])
-        if self.step is None:
-            scores = task.spec.scores(self.architecture, task.task_info)
-            network = losses(scores, config.seed, self.data.packed)
-            network.frozen = FROZEN[config.freeze]
-            task.set_up_losses(network, self.data.prepared(TRAIN).records)
-            if config.teacher:
-                teacher = FinetunedTeacher(config, task, self.architecture, self.data.packed)
-                network.teach(teacher, config.teacher_loss_weight, config.temperature)
-            self.step = build_step(config, network, plan, self.precision, self.ranks, phases.accumulate)
-        else:
-            self.step.network.draw_weights(config.seed)
-            self.step.restart(config.seed)
-        network = self.step.network
-        folder.artifacts = ModelFolder(self.architecture, self.tokenizer, task.task_info)
-        baseline = self.data.baseline(task.dev_splits[0])
-        baselines = {EVAL_PREFIX + name: {"baseline": value} for name, value in baseline.items()}
-        eval_steps = config.eval_steps or max(1, batches // config.accumulation_steps)
-        return Trainer(
-            self.step,
-            phases,
-            plan,
-            folder,
-            self.facts(),
-            lambda: self.initialise(network),
-            self.evaluation(network, eval_steps) if config.do_eval else None,
-            Reporting(baselines, Utilisation(self.architecture, task.spec.texts_per_row, self.data.reads_tokens)),
-        )
+        network = self.losses(task.spec.scores(self.architecture, task.task_info), config.seed, self.data.packed)
+        network.frozen = FROZEN[config.freeze]
+        task.set_up_losses(network, self.data.prepared(TRAIN).records)
+        if config.teacher:
+            teacher = FinetunedTeacher(config, task, self.architecture, self.data.packed)
+            network.teach(teacher, config.teacher_loss_weight, config.temperature)
+        return network
 
-    def facts(self) -> RunFacts:
-        """Return the facts that must match for a run to be resumed, or evaluated once finished."""
-        return RunFacts(self.data.identity(), self.precision, self.architecture.facts())
+    def identity(self) -> dict[str, Any]:
+        return self.data.identity()
 
-    def check_finished(self, path: Path) -> None:
-        """Raise CheckpointError if a finished run was trained on other data."""
-        if list_checkpoints(path):
-            contents = find_checkpoint(path)
-            if "identity" in contents.loop_state:
-                self.facts().check({ARCHITECTURE: {}} | contents.loop_state, contents.path)
+    def baseline(self) -> dict[str, float]:
+        return self.data.baseline(self.task.dev_splits[0])
 
     def evaluation(self, training: nn.Cell, steps: int) -> Evaluation:
-        """Return the evaluation of a training network on the first development split, every `steps` updates."""
+        selection = Selection(self.selection, self.config.early_stopping)
+        return Evaluation(training, self.network, self.evaluator(), steps, selection)
+
+    def evaluator(self) -> Callable[[nn.Cell, Callable[[], object]], EvaluationResult]:
+        """Return Evaluation.evaluate for the first development split."""
         split = self.task.dev_splits[0]
         prepared = self.data.prepared(split)
         data = self.data.dataset(split)
@@ -273,11 +227,21 @@ class Finetuning:
         def evaluate(network: nn.Cell, before_batch: Callable[[], object]) -> EvaluationResult:
             outputs = predict_rows(network, data, self.ranks, before_batch)
             if not are_finite(outputs):  # may recover in float16, where updates that overflow are skipped
-                return EvaluationResult({self.task.selection: math.nan}, write=lambda _: None)
+                return EvaluationResult({self.selection: math.nan}, write=lambda _: None)
             return self.task.evaluate(prepared, outputs, self.task.task_info)
 
-        selection = Selection(self.task.selection, self.config.early_stopping)
-        return Evaluation(training, self.network, evaluate, steps, selection)
+        return evaluate
+
+    def finish(
+        self, path: Path, output: Path, config: FinetuneConfig, results: Mapping[int, Any], splits: Sequence[str]
+    ) -> dict[str, float]:
+        report = Report()
+        if splits:
+            report = self.evaluate(path, output, results, splits, config)
+            if report.calibration and self.ranks.writer:
+                calibrate(path, report.calibration)
+        self.write_card(path, report, config, splits)
+        return report.metrics
 
     def measure_start(self) -> None:
         """Fill the task's start_metrics if it has any. Collective."""
@@ -291,65 +255,18 @@ class Finetuning:
             result = self.task.evaluate(self.data.prepared(split), outputs, self.task.task_info)
             self.task.start_metrics[split] = result.metrics
 
-    def initialise(self, network: nn.Cell) -> None:
-        """Load the pre-trained weights, if any; all seeds load the same, even if newer ones have been written since."""
-        if self.start is not None:
-            contents = find_checkpoint(self.start)
-            self.start = contents.path  # pins the checkpoint that a run's folder resolved to
-            load_backbone(network, contents)
-        else:
-            logger.info("cold start: no pre-trained weights (load_pretrain_checkpoint_path)")
-
-    def run(self, root: Path, output: Path, splits: Sequence[str]) -> tuple[float | None, Path]:
-        """Train and evaluate these splits once per seed; return the mean selection metric, if any, and best folder."""
-        results: dict[str, dict[str, float]] = {}
-        for name, run_config in runs_of(self.config).items():
-            evaluation = self.train(root / name, run_config)
-            report = Report()
-            if splits:
-                report = self.evaluate(root / name, output / name, evaluation, splits, run_config)
-                results[name] = report.metrics
-                if report.calibration and self.ranks.writer:
-                    calibrate(root / name, report.calibration)
-            self.write_card(root / name, report, run_config, splits)
-        if self.config.num_seeds > 1 and self.ranks.writer and any(results.values()):
-            summary = summarise(list(results.values()))
-            by_seed = {name.removeprefix("seed-"): metrics for name, metrics in results.items()}
-            write_json(output / EVAL_FILE, {"seeds": by_seed, **summary})
-        metric = self.task.selection
-        values = {name: metrics[metric] for name, metrics in results.items() if metric in metrics}
-        return (mean(values.values()), root / max(values, key=lambda name: values[name])) if values else (None, root)
-
-    def train(self, path: Path, config: FinetuneConfig) -> Evaluation | None:
-        """Fine-tune with one seed, or resume its run; return its evaluation, None if there is none or it had finished.
-
-        Collective: every rank calls it.
-        """
-        evaluation = None
-        with RunFolder(path, config, self.ranks) as folder:
-            if folder.finished:
-                self.check_finished(path)
-                logger.info(f"{path} holds this run, already finished: nothing to train")
-            else:
-                self.measure_start()
-                trainer = self.build(folder)
-                trainer.fit()
-                evaluation = trainer.evaluation
-        self.ranks.wait("the last checkpoint")
-        return evaluation
-
     def evaluate(
         self,
         weights: Path,
         output: Path,
-        evaluation: Evaluation | None = None,
+        results: Mapping[int, EvaluationResult] = MappingProxyType({}),
         splits: Sequence[str] = (),
         config: FinetuneConfig | None = None,
     ) -> Report:
         """Evaluate development splits and predict test splits as configured; write into `output` only.
 
         Args:
-            evaluation: evaluation of the training that wrote the weights; its result for them is reused.
+            results: results of the first development split in the training, by step; that of the weights is reused.
             splits: (): those for do_eval and do_predict.
             config: configuration of the run, which reports show; None: that of all seeds.
         """
@@ -362,7 +279,7 @@ class Finetuning:
         self.ranks.must_agree({"checkpoint": contents.path.name}, "what they evaluate")
         step = contents.loop_state.get("step", -1)
         is_same_task_info = task_info.stated() == self.task.task_info.stated()
-        training_result = evaluation.kept.get(step) if evaluation and is_same_task_info else None
+        training_result = results.get(step) if is_same_task_info else None
         selection_split = self.task.dev_splits[0]
         is_loaded = False
         report = Report({"checkpoint": contents.path.name, "step": step})
@@ -394,7 +311,7 @@ class Finetuning:
         if self.ranks.writer:
             exists = (output / EVAL_FILE).exists()
             # Evaluating some splits must not lose the metrics of the others, unless the weights are new.
-            if exists and report.metrics and not evaluation:
+            if exists and report.metrics and not results:
                 all_splits = (*self.task.dev_splits, *self.task.test_splits)
                 report.keep(read_object(output / EVAL_FILE), all_splits, splits)
             if report.metrics or not exists:

@@ -115,8 +115,8 @@ def restore(cell: nn.Cell, contents: Checkpoint) -> None:
     set_parameters(parameters, contents.values)
 
 
-def copy_parameters(source: nn.Cell, target: nn.Cell) -> None:
-    """Give every parameter of `target` the value of the one with the same name in `source`."""
+def copy_parameters(source: nn.Cell, target: nn.Cell, prefix: str = "") -> None:
+    """Give every parameter of `target` the value of the one with the same name, or prefix and name, in `source`."""
     values = source.parameters_dict()
     for name, parameter in target.parameters_dict().items():
-        ops.assign(parameter, values[name])
+        ops.assign(parameter, values[prefix + name if prefix + name in values else name])

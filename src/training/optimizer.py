@@ -108,6 +108,11 @@ class Optimizer(nn.Cell):
     """Base of optimizers, which update all parameters; its own Parameters are the moments and `global_step`.
 
     A skipped update changes nothing: it has rate 0 and betas 1, since at a branch the host would wait for the device.
+    An update of one of several tasks leaves the weights and moments of the other tasks' heads as they are, without
+    weight decay, so that a head is trained as if alone, by its share of the updates. Bias correction counts these.
+
+    Args:
+        owners: for each parameter the index of the task that alone has it, -1 where all tasks have it; (): all.
 
     Inputs:
         gradients: float32, in the order of `parameters`; all 0 in a skipped update.
@@ -115,31 +120,53 @@ class Optimizer(nn.Cell):
         step: () int32, update of the run, counted from 1, skipped ones included; `global_step` counts those applied.
         elapsed: () float32, as in LearningRate.
         rate_factor: () float32, multiplies the learning rate.
+        task: index of the task that is trained, a constant.
 
     Output: the learning rate used, () float32, 0 in a skipped update.
     """
 
-    def __init__(self, parameters: Sequence[Parameter], settings: OptimizerSettings, train_steps: int) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[Parameter],
+        settings: OptimizerSettings,
+        train_steps: int,
+        owners: Sequence[int] = (),
+    ) -> None:
         super().__init__(auto_prefix=False)
         self.parameters = ParameterTuple(parameters)
+        self.owners = tuple(owners) or (-1,) * len(parameters)
         self.moments1 = self.parameters.clone(prefix="adam_m", init="zeros")
         self.moments2 = self.parameters.clone(prefix="adam_v", init="zeros")
         self.global_step = Parameter(Tensor(0, ms.int32), name="global_step")
+        heads = range(max(self.owners, default=-1) + 1)
+        self.has_heads = len(heads) > 0
+        self.head_steps = ParameterTuple(
+            [Parameter(Tensor(0, ms.int32), name=f"head_steps.{head}", requires_grad=False) for head in heads]
+        )
         self.learning_rate = LearningRate(settings, train_steps)
         self.settings = settings
         self.adapted = tuple(not any(word in p.name for word in settings.decay_filter) for p in self.parameters)
         self.decayed = tuple(adapted and settings.weight_decay > 0.0 for adapted in self.adapted)
-        self.is_crf = tuple(p.name.startswith(crf.PREFIX) for p in self.parameters)
+        self.is_crf = tuple(f".{crf.PREFIX}" in f".{p.name}" for p in self.parameters)
 
     def construct(
-        self, gradients: tuple[Tensor, ...], apply_update: Tensor, step: Tensor, elapsed: Tensor, rate_factor: Tensor
+        self,
+        gradients: tuple[Tensor, ...],
+        apply_update: Tensor,
+        step: Tensor,
+        elapsed: Tensor,
+        rate_factor: Tensor,
+        task: int = 0,
     ) -> Tensor:
         rate = self.learning_rate(step, elapsed) * rate_factor * ops.cast(apply_update, ms.float32)
         beta1, beta2 = self.betas(apply_update)
         for i in range(len(self.decayed)):
-            own_rate = CRF_RATE * rate if self.is_crf[i] else rate
-            self.update(i, own_rate, gradients[i], beta1, beta2)
+            if self.owners[i] == -1 or self.owners[i] == task:
+                own_rate = CRF_RATE * rate if self.is_crf[i] else rate
+                self.update(i, own_rate, gradients[i], beta1, beta2)
         ops.assign_add(self.global_step, ops.cast(apply_update, ms.int32))
+        if self.has_heads:
+            ops.assign_add(self.head_steps[task], ops.cast(apply_update, ms.int32))
         return rate
 
     def betas(self, apply_update: Tensor) -> tuple[Tensor, Tensor]:
@@ -149,9 +176,10 @@ class Optimizer(nn.Cell):
         beta2 = Tensor(self.settings.beta2, ms.float32)
         return ops.select(apply_update, beta1, one), ops.select(apply_update, beta2, one)
 
-    def decay_powers(self) -> tuple[Tensor, Tensor]:
-        """Return beta1 ** t and beta2 ** t, () float32 each, where t counts the updates applied, with this one."""
-        applied = ops.cast(self.global_step + 1, ms.float32)
+    def decay_powers(self, i: int) -> tuple[Tensor, Tensor]:
+        """Return beta1 ** t and beta2 ** t, () float32 each, where t counts parameter i's updates, with this one."""
+        owner = self.owners[i]
+        applied = ops.cast((self.global_step if owner == -1 else self.head_steps[owner]) + 1, ms.float32)
         beta1 = Tensor(self.settings.beta1, ms.float32)
         beta2 = Tensor(self.settings.beta2, ms.float32)
         return ops.pow(beta1, applied), ops.pow(beta2, applied)
@@ -169,7 +197,7 @@ class AdamWeightDecay(Optimizer):
         eps = settings.eps
         decay = settings.weight_decay if self.decayed[i] else 0.0
         if settings.bias_correction:  # through the kernel's rate and eps; decay / factor keeps rate * decay unchanged
-            power1, power2 = self.decay_powers()
+            power1, power2 = self.decay_powers(i)
             root = ops.sqrt(1.0 - power2)
             factor = root / (1.0 - power1)
             rate = rate * factor
@@ -195,7 +223,7 @@ class Lamb(Optimizer):
         corrected1 = moment1
         corrected2 = moment2
         if settings.bias_correction:
-            power1, power2 = self.decay_powers()
+            power1, power2 = self.decay_powers(i)
             corrected1 = moment1 * (1.0 / (1.0 - power1))
             corrected2 = moment2 * (1.0 / (1.0 - power2))
         # Not a quotient: on CPU those keep index lists of 16 bytes an entry in memory (src/nn/layers.py, Spread).
@@ -219,7 +247,7 @@ class Adam(Optimizer):
 
     def update(self, i: int, rate: Tensor, gradient: Tensor, beta1: Tensor, beta2: Tensor) -> None:
         parameter, moment1, moment2 = self.parameters[i], self.moments1[i], self.moments2[i]
-        power1, power2 = self.decay_powers()
+        power1, power2 = self.decay_powers(i)
         eps = self.settings.eps * ops.sqrt(1.0 - power2)  # the kernel adds eps before it corrects the root
         _fused_adam(parameter, moment1, moment2, power1, power2, rate, beta1, beta2, eps, gradient)
 
@@ -227,9 +255,11 @@ class Adam(Optimizer):
 OPTIMIZERS = {kind.__name__: kind for kind in (AdamWeightDecay, Lamb, Adam)}
 
 
-def build_optimizer(parameters: Sequence[Parameter], settings: OptimizerSettings, train_steps: int) -> Optimizer:
+def build_optimizer(
+    parameters: Sequence[Parameter], settings: OptimizerSettings, train_steps: int, owners: Sequence[int] = ()
+) -> Optimizer:
     """Return the optimizer named in `settings`; raise ConfigError for a warm-up that is too long."""
-    return OPTIMIZERS[settings.name](parameters, settings, train_steps)
+    return OPTIMIZERS[settings.name](parameters, settings, train_steps, owners)
 
 
 def describe_decay_groups(optimizer: Optimizer) -> str:

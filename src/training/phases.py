@@ -11,6 +11,7 @@ from math import fsum
 import numpy as np
 
 from src.data.batches import FeatureDataset
+from src.data.mixed_batches import MixedDataset
 from src.pretraining_data.checked_data import PretrainingData
 
 Batch = dict[str, np.ndarray]
@@ -29,7 +30,7 @@ class Phase:
     shuffled: True if every epoch has its own order of rows; False: the rows are read cyclically.
     """
 
-    data: FeatureDataset | PretrainingData
+    data: FeatureDataset | MixedDataset | PretrainingData
     accumulation_steps: int = 1
     share: float = 1.0
     rate_factor: float = 1.0

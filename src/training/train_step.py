@@ -14,6 +14,8 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from model_utils.config import UPDATES
+from src.albert_networks import JointNetwork
+from src.data.mixed_batches import TASK
 from src.nn.dropout import mix_bits
 from src.nn.layers import scale_all, square_sum
 from src.training.layerwise_gradient import LayerwiseGradient, scaled_loss
@@ -52,7 +54,7 @@ class TrainStep(nn.Cell):
 
     Args:
         network: construct(*inputs(batch), dropout_key) -> (loss, ...), scalars that are weighted sums; see
-            TrainingNetwork.
+            TrainingNetwork. Of a JointNetwork an update trains one task, and has a graph for it.
         accumulate: whether an update may have more than one micro-batch, or any number of them.
         clip_norm: global norm to which gradients are clipped before the update (google's 1.0); 0 switches it off.
         ranks: processes that train together; gradients and metrics are added up over them once per update.
@@ -87,6 +89,7 @@ class TrainStep(nn.Cell):
         self.differentiated = ParameterTuple([*self.weights, row_squares] if self.has_counted_table else self.weights)
         self.square_sum = square_sum(network.backend)
         self.scale_all = scale_all(len(self.weights), network.backend)
+        self.has_tasks = isinstance(network, JointNetwork)
         self.scaling = loss_scale
         self.loss_scale = Parameter(Tensor(loss_scale.start, ms.float32), name="loss_scale", requires_grad=False)
         self.good_steps = Parameter(Tensor(0, ms.int32), name="good_steps", requires_grad=False)
@@ -162,8 +165,10 @@ class TrainStep(nn.Cell):
             squares = row_squares[0] + squares
         return ops.sqrt(squares)
 
-    def update(self, gradients: tuple[Tensor, ...], elapsed: Tensor, rate_factor: Tensor) -> tuple[Tensor, ...]:
-        """Reduce, unscale, clip and apply gradients.
+    def update(
+        self, gradients: tuple[Tensor, ...], elapsed: Tensor, rate_factor: Tensor, task: int
+    ) -> tuple[Tensor, ...]:
+        """Reduce, unscale, clip and apply gradients; task: index of the task that they are of.
 
         Returns the gradient norm, whether it was finite, the learning rate, and the loss scale that was used.
         """
@@ -180,7 +185,7 @@ class TrainStep(nn.Cell):
         if self.clip_norm > 0:
             factor = factor * (self.clip_norm / ops.maximum(norm, self.clip_norm))
         scaled = self.scale_all(reduced, ops.select(finite, factor, ops.zeros_like(factor)))
-        rate = self.optimizer(scaled, finite, self.updates_tried() + 1, elapsed, rate_factor)
+        rate = self.optimizer(scaled, finite, self.updates_tried() + 1, elapsed, rate_factor, task)
         self.adjust_scale(finite)
         return norm, finite, rate, scale
 
@@ -189,9 +194,10 @@ class TrainStep(nn.Cell):
     ) -> tuple[Tensor, ...]:
         """Run one micro-batch and, with `last`, the update. `last` is a constant: two graphs, compiled once each."""
         key = self.dropout_key(seed, micro)
+        task = inputs[0] if self.has_tasks else 0
         (_, metrics), gradients = self.value_and_grad(inputs, key, self.loss_scale)
         if not self.accumulate:
-            return (self.sum_over_ranks(metrics), *self.update(gradients, elapsed, rate_factor))
+            return (self.sum_over_ranks(metrics), *self.update(gradients, elapsed, rate_factor, task))
         if not last:
             for i in range(len(gradients)):
                 ops.assign_add(self.sums[i], gradients[i])
@@ -201,7 +207,7 @@ class TrainStep(nn.Cell):
         for i in range(len(gradients)):
             totals += (self.sums[i] + gradients[i],)
         metrics = self.metric_sums + metrics
-        result = self.update(totals, elapsed, rate_factor)
+        result = self.update(totals, elapsed, rate_factor, task)
         for total in self.sums:
             ops.assign(total, ops.zeros_like(total))
         ops.assign(self.metric_sums, ops.zeros_like(self.metric_sums))
@@ -220,7 +226,8 @@ class TrainStep(nn.Cell):
         if self.rank_size > 1:
             self.compile_for(micro_batches)
         outputs: tuple[Tensor, ...] = ()
-        for i, batch in enumerate(normalise_weights(micro_batches, self.network.weight_columns, self.ranks)):
+        columns = self.network_of(micro_batches[0]).weight_columns
+        for i, batch in enumerate(normalise_weights(micro_batches, columns, self.ranks)):
             if outputs and self.rank_size > 1 and i + 1 == count:
                 outputs[0].asnumpy()  # computed, so that the others wait for one micro-batch at most in the collective
                 self.ranks.wait("the end of an update")
@@ -229,6 +236,10 @@ class TrainStep(nn.Cell):
         self.ready_graphs.update(self.graphs(micro_batches))
         values = {name: metrics[i] for i, name in enumerate(self.network.metric_names)}
         return values | {"grad_norm": norm, "finite": finite, "learning_rate": rate, "loss_scale": scale}
+
+    def network_of(self, batch: dict[str, np.ndarray]) -> nn.Cell:
+        """Return the network that a batch trains."""
+        return self.network.network_of(batch) if self.has_tasks else self.network
 
     def arguments(
         self, i: int, last: bool, batch: dict[str, np.ndarray], elapsed: float = 0.0, rate_factor: float = 1.0
@@ -240,11 +251,11 @@ class TrainStep(nn.Cell):
         return (last, *int_args, *float_args, *inputs)
 
     def graphs(self, micro_batches: Sequence[dict[str, np.ndarray]]) -> list[tuple]:
-        """Return the graph that each micro-batch of an update runs: (construct's `last`, shape of each input)."""
+        """Return the graph that each micro-batch of an update runs: (construct's `last`, task, shape of each input)."""
         graphs = []
         for i, batch in enumerate(micro_batches):
-            shapes = [batch[name].shape for name in self.network.input_columns]
-            graphs.append((i + 1 == len(micro_batches), *shapes))
+            shapes = [batch[name].shape for name in self.network_of(batch).input_columns]
+            graphs.append((i + 1 == len(micro_batches), int(batch.get(TASK, 0)), *shapes))
         return graphs
 
     def compiles(self, micro_batches: Sequence[dict[str, np.ndarray]]) -> bool:
@@ -277,6 +288,8 @@ def build_step(
         values["learning_rate"] = default_learning_rate(hidden_size, config.learning_rate_of_base)
         logger.info(f"learning rate {values['learning_rate']:.3g}, for a hidden_size of {hidden_size}")
     settings = OptimizerSettings(**values)
-    optimizer = build_optimizer(network.weights_to_train(), settings, plan.train_steps)
+    weights = network.weights_to_train()
+    owners = [network.owner_of(weight) for weight in weights] if isinstance(network, JointNetwork) else []
+    optimizer = build_optimizer(weights, settings, plan.train_steps, owners)
     logger.info(describe_decay_groups(optimizer))
     return TrainStep(network, optimizer, precision.scaling, accumulate, config.clip_norm, ranks, config.seed)

@@ -4,6 +4,7 @@ from model_utils.schema import Config
 from src.create_pretraining_data import CreateDataConfig
 from src.inference.deploy_config import ExportConfig, PredictConfig
 from src.tasks import TASKS
+from src.tasks.multitask_config import MultitaskConfig
 from src.train_vocabulary import TrainVocabularyConfig
 from src.training.pretrain_config import PretrainConfig, PretrainEvalConfig
 
@@ -13,6 +14,7 @@ COMMANDS: list[type[Config]] = [
     PretrainConfig,
     PretrainEvalConfig,
     *dict.fromkeys(spec.config for spec in TASKS.values() if spec.config),
+    MultitaskConfig,
     ExportConfig,
     PredictConfig,
 ]
