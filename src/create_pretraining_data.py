@@ -1,8 +1,8 @@
 """Script that makes pre-training examples from raw text: python -m src.create_pretraining_data --help.
 
-Text files -> documents (src/text/corpus.py) -> units of a fixed size -> worker processes: sentences, token ids, pairs
-of segments (src/pretraining_data/instances.py), masked or not (src/pretraining_data/examples.py), rows -> feature files
-(src/data/record_writer.py), in the order of the text.
+Text files -> documents (src/text/corpus.py) -> units of a fixed size -> worker processes, or those of a Dask
+cluster: sentences, token ids, pairs of segments, masked or not, rows (src/pretraining_data/unit_maker.py) -> feature
+files (src/data/record_writer.py), in the order of the text.
 The random numbers of a unit depend only on random_seed and the unit's number, so the output does not depend on the
 number of processes. Memory holds a few units, whatever the size of the corpus.
 """
@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, fields
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,11 @@ from model_utils.config import SEED, check_output_folder, run_main
 from model_utils.config import TOKENS as MOST_TOKENS
 from model_utils.errors import ConfigError, DataError
 from model_utils.schema import option
+from src.data.dask_cluster import connect
 from src.data.feature_files import SUFFIX, facts_of, is_complete, open_records, sha256_of
 from src.data.mindrecord_file import HEADER_BYTES, files_needed
 from src.data.record_writer import RecordWriter, check_record_path
-from src.data.worker_processes import results_of
+from src.data.worker_processes import ResultsOf, results_of
 from src.pretraining_data.diagnostics import VocabularyFit
 from src.pretraining_data.examples import (
     TASK,
@@ -45,6 +47,7 @@ logger = logging.getLogger(__name__)
 UNIT_CHARACTERS = 200_000  # about 400 examples of 128 English tokens, times dupe_factor
 PASSES = 100  # maximum dupe_factor: memory holds all passes of a unit
 STATIC_PASSES = 5  # as in the TFRecords used to compare with google's code, whose default is 40
+PACKAGES: tuple[str, ...] = ("numpy", "sentencepiece", "tokenizers")  # on whose versions examples may depend
 PROCESSES = 1024  # maximum num_workers
 PROCESSES_PER_CORE = 4  # each needs 200 MB
 NO_EXAMPLE = (
@@ -111,9 +114,19 @@ class CreateDataConfig(CorpusConfig):
         minimum=0,
         maximum=1,
     )
-    num_workers: int = option(
-        0, "worker processes; without effect on the output; 0: one per core", minimum=0, maximum=PROCESSES
+    executor: str = option(
+        "processes",
+        "what makes the examples; without effect on the output; processes: of this machine; dask: a Dask cluster",
+        choices=("processes", "dask"),
     )
+    num_workers: int = option(
+        0,
+        "worker processes; without effect on the output; 0: one per core",
+        minimum=0,
+        maximum=PROCESSES,
+        needs=("executor", "processes"),
+    )
+    scheduler: str = option("", "address of the Dask scheduler, as tcp://host:8786", needs=("executor", "dask"))
     dry_run: bool = option(
         False, "estimate time and disk space; checks everything, makes a few examples and keeps nothing"
     )
@@ -142,6 +155,8 @@ class CreateDataConfig(CorpusConfig):
             raise ConfigError(key="max_predictions_per_seq", value=self.predictions, expected="below max_seq_length")
         if self.word_segmenter == JIEBA and self.spm_model_file:
             raise ConfigError("word_segmenter=jieba needs a WordPiece vocabulary: give vocab_file, not spm_model_file")
+        if self.executor == "dask" and not self.scheduler:
+            raise ConfigError("executor=dask needs the address of a scheduler: give scheduler, as tcp://10.0.0.1:8786")
 
 
 def group_documents(documents: Iterable[Document], beside: int = 0) -> Iterator[list[Document]]:
@@ -280,9 +295,21 @@ def write_results(
 
 def main(config: CreateDataConfig) -> None:
     """Write the feature files of a configuration."""
-    start = time.monotonic()
     path = output_path(config)
-    workers = number_of_workers(config.num_workers)
+    if config.executor == "dask":
+        packages = PACKAGES
+        if config.word_segmenter == JIEBA:
+            packages += (load_jieba().__name__,)
+        with connect(config.scheduler, packages) as cluster:
+            create_examples(config, path, cluster.threads, cluster.results_of)
+    else:
+        workers = number_of_workers(config.num_workers)
+        create_examples(config, path, workers, partial(results_of, workers=workers))
+
+
+def create_examples(config: CreateDataConfig, path: Path, workers: int, compute: ResultsOf) -> None:
+    """Write the feature files of a configuration at `path`; `compute` calls functions on this number of workers."""
+    start = time.monotonic()
     files = expand_glob(config.input_file)
     tokenizer = build_tokenizer(config.vocab_file, config.spm_model_file, config.do_lower_case)
     options = {field.name: getattr(config, field.name) for field in fields(InstanceSettings)}
@@ -305,7 +332,7 @@ def main(config: CreateDataConfig) -> None:
         return
     with (
         # The workers start before the writer, which takes seconds to load MindSpore.
-        results_of(maker.make, units, workers) as results,
+        compute(maker.make, units) as results,
         RecordWriter(path, maker.columns, facts, config.output_file_num) as writer,
     ):
         for file in tokenizer.files(tokenizer.file):

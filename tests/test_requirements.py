@@ -20,6 +20,7 @@ EXTRAS = {
     "scripts/run_tests.py": "test",
     "src/conversion/google_checkpoint.py": "convert",
     "src/conversion/torch_weights.py": "dev",
+    "src/data/dask_cluster.py": "scale",
     "src/inference/exported_model.py": "onnx",
     "src/pretraining_data/word_segmenter.py": "chinese",
     "src/text/arrow_tables.py": "arrow",
