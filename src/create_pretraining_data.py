@@ -25,6 +25,7 @@ from tqdm import tqdm
 from model_utils.config import SEED, check_output_folder, run_main
 from model_utils.config import TOKENS as MOST_TOKENS
 from model_utils.errors import ConfigError, DataError
+from model_utils.remote_files import TextFile
 from model_utils.schema import option
 from src.data.dask_cluster import connect
 from src.data.feature_files import SUFFIX, facts_of, is_complete, open_records, sha256_of
@@ -184,7 +185,7 @@ def group_documents(documents: Iterable[Document], beside: int = 0) -> Iterator[
 
 
 def gather_facts(
-    config: CreateDataConfig, settings: InstanceSettings, tokenizer: FullTokenizer, files: list[Path]
+    config: CreateDataConfig, settings: InstanceSettings, tokenizer: FullTokenizer, files: list[TextFile]
 ) -> dict[str, Any]:
     """Return the manifest NAME.facts.json: everything that determines the output."""
     stored = asdict(settings)
