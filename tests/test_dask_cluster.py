@@ -46,7 +46,7 @@ def end_worker(number: int) -> NoReturn:
 
 @contextlib.contextmanager
 def local_cluster(workers: int) -> Iterator[Any]:
-    with distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as cluster:
+    with distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0") as cluster:
         yield cluster
 
 
@@ -193,13 +193,16 @@ def test_a_cluster_that_ends_is_a_sentence(
     end: Callable[[Any], None], idle_seconds: int, sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dask_cluster, "IDLE_SECONDS", idle_seconds)
-    with local_cluster(1) as local, connect(local.scheduler_address, PACKAGES) as cluster:
-        monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 1)
-        with cluster.results_of(double, itertools.repeat((1, 0.1))) as results:
-            next(results)
-            end(local)
-            with pytest.raises(UserError, match=sentence):
-                list(results)
+    monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 5)
+    with (
+        local_cluster(1) as local,
+        connect(local.scheduler_address, PACKAGES) as cluster,
+        cluster.results_of(double, itertools.repeat((1, 0.1))) as results,
+    ):
+        next(results)
+        end(local)
+        with pytest.raises(UserError, match=sentence):
+            list(results)
 
 
 # --- refused before work starts ---
