@@ -20,7 +20,7 @@ resolve "$folder/3.11" --all-extras --python-version 3.11 "$@"
 cp "$folder/3.11" "$folder/3.12"
 resolve "$folder/3.12" --all-extras --python-version 3.12
 diff "$folder/3.11" "$folder/3.12" || { echo "error: Python 3.11 and 3.12 need different packages" >&2 && exit 1; }
-for extra in "" arrow chinese onnx test dev convert gpu; do
+for extra in "" arrow chinese scale onnx test dev convert gpu; do
     file=requirements${extra:+-$extra}.txt
     cp "$folder/3.11" "$file"
     resolve "$file" --python-version 3.11 ${extra:+--extra "$extra"} --offline # uv's cache has all of it by now

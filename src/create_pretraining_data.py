@@ -1,8 +1,8 @@
 """Script that makes pre-training examples from raw text: python -m src.create_pretraining_data --help.
 
-Text files -> documents (src/text/corpus.py) -> units of a fixed size -> worker processes: sentences, token ids, pairs
-of segments (src/pretraining_data/instances.py), masked or not (src/pretraining_data/examples.py), rows -> feature files
-(src/data/record_writer.py), in the order of the text.
+Text files -> documents (src/text/corpus.py) -> units of a fixed size -> worker processes, or those of a Dask
+cluster: sentences, token ids, pairs of segments, masked or not, rows (src/pretraining_data/unit_maker.py) -> feature
+files (src/data/record_writer.py), in the order of the text.
 The random numbers of a unit depend only on random_seed and the unit's number, so the output does not depend on the
 number of processes. Memory holds a few units, whatever the size of the corpus.
 """
@@ -13,11 +13,10 @@ import os
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -26,28 +25,22 @@ from tqdm import tqdm
 from model_utils.config import SEED, check_output_folder, run_main
 from model_utils.config import TOKENS as MOST_TOKENS
 from model_utils.errors import ConfigError, DataError
+from model_utils.remote_files import TextFile
 from model_utils.schema import option
-from src.data.feature_files import SUFFIX, Ragged, facts_of, is_complete, open_records, sha256_of
+from src.data.dask_cluster import connect
+from src.data.feature_files import SUFFIX, facts_of, is_complete, open_records, sha256_of
 from src.data.mindrecord_file import HEADER_BYTES, files_needed
-from src.data.record_writer import PackedRows, RecordWriter, check_record_path, pack_rows
-from src.data.worker_processes import results_of
-from src.pretraining_data.diagnostics import LetterTable, VocabularyFit
+from src.data.record_writer import RecordWriter, check_record_path
+from src.data.worker_processes import ResultsOf, results_of
+from src.pretraining_data.diagnostics import VocabularyFit
 from src.pretraining_data.examples import (
     TASK,
-    TOKENS,
-    build_examples,
-    columns,
-    concatenate,
-    exchange,
-    token_columns,
-    token_rows,
-    without_padding,
 )
-from src.pretraining_data.instances import MIN_DOCUMENT_TOKENS, Documents, Pair, join_documents, sample_pairs
-from src.pretraining_data.masking import NGRAM, InstanceSettings, MaskVocabulary, RowRandom, predictions_needed
-from src.pretraining_data.sentence_packing import pack_sentences
-from src.pretraining_data.word_segmenter import INSIDE_WORD, encode_words, load_jieba
-from src.text.corpus import CorpusConfig, expand_glob, read_documents, split_sentences
+from src.pretraining_data.instances import MIN_DOCUMENT_TOKENS
+from src.pretraining_data.masking import NGRAM, InstanceSettings, predictions_needed
+from src.pretraining_data.unit_maker import JIEBA, PACKINGS, Document, UnitMaker, UnitResult
+from src.pretraining_data.word_segmenter import load_jieba
+from src.text.corpus import CorpusConfig, expand_glob, read_documents
 from src.tokenization import FullTokenizer, build_tokenizer
 from src.utils import estimate_text_bytes, parse_part
 
@@ -55,16 +48,13 @@ logger = logging.getLogger(__name__)
 UNIT_CHARACTERS = 200_000  # about 400 examples of 128 English tokens, times dupe_factor
 PASSES = 100  # maximum dupe_factor: memory holds all passes of a unit
 STATIC_PASSES = 5  # as in the TFRecords used to compare with google's code, whose default is 40
-PACKINGS = {"cut": sample_pairs, "google": pack_sentences}
-JIEBA = "jieba"
+PACKAGES: tuple[str, ...] = ("numpy", "sentencepiece", "tokenizers")  # on whose versions examples may depend
 PROCESSES = 1024  # maximum num_workers
 PROCESSES_PER_CORE = 4  # each needs 200 MB
 NO_EXAMPLE = (
     f"the text gives no example; needed are documents of {MIN_DOCUMENT_TOKENS} tokens or more, two of them with "
     f"random_next_sentence, and {UNIT_CHARACTERS:,} characters or more for each part"
 )
-
-Document = list[str]
 
 
 class CreateDataConfig(CorpusConfig):
@@ -123,9 +113,19 @@ class CreateDataConfig(CorpusConfig):
         minimum=0,
         maximum=1,
     )
-    num_workers: int = option(
-        0, "worker processes; without effect on the output; 0: one per core", minimum=0, maximum=PROCESSES
+    executor: str = option(
+        "processes",
+        "what makes the examples; without effect on the output; processes: of this machine; dask: a Dask cluster",
+        choices=("processes", "dask"),
     )
+    num_workers: int = option(
+        0,
+        "worker processes; without effect on the output; 0: one per core",
+        minimum=0,
+        maximum=PROCESSES,
+        needs=("executor", "processes"),
+    )
+    scheduler: str = option("", "address of the Dask scheduler, as tcp://host:8786", needs=("executor", "dask"))
     dry_run: bool = option(
         False, "estimate time and disk space; checks everything, makes a few examples and keeps nothing"
     )
@@ -154,87 +154,8 @@ class CreateDataConfig(CorpusConfig):
             raise ConfigError(key="max_predictions_per_seq", value=self.predictions, expected="below max_seq_length")
         if self.word_segmenter == JIEBA and self.spm_model_file:
             raise ConfigError("word_segmenter=jieba needs a WordPiece vocabulary: give vocab_file, not spm_model_file")
-
-
-@dataclass(frozen=True)
-class UnitResult:
-    """Rows and statistics of one unit of documents.
-
-    Attributes:
-        token_counts: (V,) int64, number of predictions of each token; with dynamic masks, number of its occurrences.
-    """
-
-    packed: PackedRows
-    token_counts: np.ndarray
-    fit: VocabularyFit
-    text_bytes: int
-
-    @property
-    def row_bytes(self) -> int:
-        return sum(map(len, self.packed.rows))
-
-
-class UnitMaker:
-    """Maker of the rows of units of documents; every worker process has one."""
-
-    def __init__(self, tokenizer: FullTokenizer, settings: InstanceSettings, seed: int, passes: int) -> None:
-        self.tokenizer = tokenizer
-        self.settings = settings
-        self.seed = seed
-        self.passes = passes
-        self.vocabulary = MaskVocabulary.of(tokenizer)
-        self.letters = LetterTable(tokenizer)
-        if settings.masking == "static":
-            self.columns = columns(settings.max_seq_length, settings.predictions, tokenizer.pad_id)
-        else:
-            self.columns = token_columns(settings, tokenizer.pad_id)
-
-    def make(self, unit_number: int, unit: list[Document]) -> UnitResult:
-        """Return all examples of a unit, shuffled across passes; they depend only on the seed and the unit's number."""
-        documents = join_documents(self.encode(unit))
-        rows_by_pass = []
-        for pass_number in range(self.passes):
-            seed = (self.seed, unit_number, pass_number)
-            random = Random(int(np.random.default_rng(seed).integers(2**62)))
-            pairs = PACKINGS[self.settings.segment_packing](documents, self.settings, random)
-            if pairs:
-                rows_by_pass.append(self._rows(documents, pairs, seed))
-        fit = VocabularyFit.of(documents.ids & ~INSIDE_WORD, self.letters)
-        text_bytes = sum(len(text.encode()) for document in unit for text in document)
-        if not rows_by_pass:
-            no_rows = PackedRows([], np.zeros(0, np.int32), np.zeros(0, np.uint32))
-            return UnitResult(no_rows, np.zeros(self.tokenizer.vocab_size, np.int64), fit, text_bytes)
-        rows = concatenate(rows_by_pass)
-        packed = pack_rows(self.columns, rows)
-        packed = packed.take(np.random.default_rng([self.seed, unit_number]).permutation(len(packed.rows)))
-        return UnitResult(packed, self._count(rows), fit, text_bytes)
-
-    def _rows(self, documents: Documents, pairs: list[Pair], seed: tuple[int, ...]) -> dict[str, Ragged]:
-        segments = np.array([pair[:2] for pair in pairs]).reshape(-1, 4)
-        labels = np.array([pair.label for pair in pairs])
-        if self.settings.masking == "dynamic":
-            return token_rows(documents.ids, segments, labels, self.settings)
-        if not self.settings.random_next_sentence:
-            segments = exchange(segments, labels == 1)
-        random = RowRandom(seed, np.arange(len(pairs)))
-        return without_padding(build_examples(documents.ids, segments, labels, self.vocabulary, self.settings, random))
-
-    def _count(self, rows: dict[str, Ragged]) -> np.ndarray:
-        """Return the number of predictions of each token in rows, (V,) int64."""
-        if self.settings.masking == "dynamic":
-            predicted = rows[TOKENS].values & ~INSIDE_WORD
-        else:
-            predicted = rows["masked_lm_ids"].values[rows["masked_lm_weights"].values > 0]
-        return np.bincount(predicted, minlength=self.tokenizer.vocab_size)
-
-    def encode(self, unit: list[Document]) -> list[list[list[int]]]:
-        """Return the token ids of the sentences of each document, without empty sentences."""
-        documents = [[sentence for text in document for sentence in split_sentences(text)] for document in unit]
-        encode = self.tokenizer.encode_batch
-        if self.settings.word_segmenter == JIEBA:
-            encode = partial(encode_words, self.tokenizer)
-        encoded = iter(encode(sentence for document in documents for sentence in document))
-        return [[ids for _ in document if (ids := next(encoded))] for document in documents]
+        if self.executor == "dask" and not self.scheduler:
+            raise ConfigError("executor=dask needs the address of a scheduler: give scheduler, as tcp://10.0.0.1:8786")
 
 
 def group_documents(documents: Iterable[Document], beside: int = 0) -> Iterator[list[Document]]:
@@ -262,7 +183,7 @@ def group_documents(documents: Iterable[Document], beside: int = 0) -> Iterator[
 
 
 def gather_facts(
-    config: CreateDataConfig, settings: InstanceSettings, tokenizer: FullTokenizer, files: list[Path]
+    config: CreateDataConfig, settings: InstanceSettings, tokenizer: FullTokenizer, files: list[TextFile]
 ) -> dict[str, Any]:
     """Return the manifest NAME.facts.json: everything that determines the output."""
     stored = asdict(settings)
@@ -373,9 +294,21 @@ def write_results(
 
 def main(config: CreateDataConfig) -> None:
     """Write the feature files of a configuration."""
-    start = time.monotonic()
     path = output_path(config)
-    workers = number_of_workers(config.num_workers)
+    if config.executor == "dask":
+        packages = PACKAGES
+        if config.word_segmenter == JIEBA:
+            packages += (load_jieba().__name__,)
+        with connect(config.scheduler, packages) as cluster:
+            create_examples(config, path, cluster.threads, cluster.results_of)
+    else:
+        workers = number_of_workers(config.num_workers)
+        create_examples(config, path, workers, partial(results_of, workers=workers))
+
+
+def create_examples(config: CreateDataConfig, path: Path, workers: int, compute: ResultsOf) -> None:
+    """Write the feature files of a configuration at `path`; `compute` calls functions on this number of workers."""
+    start = time.monotonic()
     files = expand_glob(config.input_file)
     tokenizer = build_tokenizer(config.vocab_file, config.spm_model_file, config.do_lower_case)
     options = {field.name: getattr(config, field.name) for field in fields(InstanceSettings)}
@@ -398,7 +331,7 @@ def main(config: CreateDataConfig) -> None:
         return
     with (
         # The workers start before the writer, which takes seconds to load MindSpore.
-        results_of(maker.make, units, workers) as results,
+        compute(maker.make, units) as results,
         RecordWriter(path, maker.columns, facts, config.output_file_num) as writer,
     ):
         for file in tokenizer.files(tokenizer.file):

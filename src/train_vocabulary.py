@@ -19,6 +19,7 @@ import tokenizers
 from model_utils.config import check_output_folder, run_main
 from model_utils.errors import ConfigError, DataError, shorten
 from model_utils.files import write_atomically
+from model_utils.remote_files import TextFile
 from model_utils.schema import option
 from src.text.corpus import CorpusConfig, expand_glob, read_documents, split_sentences
 from src.text.sentence_piece import SENTENCEPIECE_SPECIALS, preprocess_text
@@ -193,7 +194,7 @@ def _words(sentence: str, config: TrainVocabularyConfig) -> list[str]:
     return [word for word in split_words(sentence, config.do_lower_case) if len(word) <= LONGEST_WORD]
 
 
-def _read_sentences(paths: Sequence[Path], text_key: str) -> Iterator[str]:
+def _read_sentences(paths: Sequence[TextFile], text_key: str) -> Iterator[str]:
     for document in read_documents(paths, text_key):
         for unit in document:
             for sentence in split_sentences(unit):

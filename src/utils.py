@@ -5,7 +5,6 @@ import codecs
 import contextlib
 import io
 import lzma
-import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +16,7 @@ import zstandard
 from model_utils.errors import ConfigError, DataError
 from model_utils.files import open_file
 from model_utils.json_files import parse_json
+from model_utils.remote_files import RemoteFile, TextFile
 
 _DECOMPRESSION_ERRORS = (EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError)
 _SAMPLE_BYTES = 4 << 20  # decompressed to estimate how much text a file holds
@@ -117,10 +117,10 @@ def check_unpacked(raw: bytes, file: object) -> None:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[io.BufferedReader]:
+def opened(path: TextFile) -> Iterator[io.BufferedReader]:
     """Open a file for reading bytes; raise DataError if reading or decompressing it fails."""
     try:
-        with open_file(path) as file:
+        with path.open_bytes() if isinstance(path, RemoteFile) else open_file(path) as file:
             yield file
     except _DECOMPRESSION_ERRORS as error:
         raise DataError(f"{path} is damaged or cut short ({error}); copy or create it again") from error
@@ -137,12 +137,12 @@ def _decompressed(file: io.BufferedReader) -> io.BufferedIOBase:
     return file
 
 
-def estimate_text_bytes(paths: Iterable[Path]) -> int:
+def estimate_text_bytes(paths: Iterable[TextFile]) -> int:
     """Return the bytes of text in files; for compressed files, an estimate from their beginning."""
     total = 0
     for path in paths:
         with opened(path) as file:
-            size = os.fstat(file.fileno()).st_size
+            size = path.stat().st_size
             stream = _decompressed(file)
             if stream is file:
                 total += size
@@ -151,7 +151,7 @@ def estimate_text_bytes(paths: Iterable[Path]) -> int:
     return total
 
 
-def read_lines(path: Path, max_bytes: int = -1, encoding: str | None = None) -> Iterator[str]:
+def read_lines(path: TextFile, max_bytes: int = -1, encoding: str | None = None) -> Iterator[str]:
     """Yield the decoded lines of a file with their line ends, without a byte order mark.
 
     Compressed files are decompressed as they are read. A line of more than max_bytes comes in pieces.
@@ -182,7 +182,7 @@ def read_lines(path: Path, max_bytes: int = -1, encoding: str | None = None) -> 
             position += len(raw)
 
 
-def _lines_in(path: Path, encoding: str) -> Iterator[str]:
+def _lines_in(path: TextFile, encoding: str) -> Iterator[str]:
     """Yield the lines of a file in this encoding; raise DataError if it is in another one."""
     with opened(path) as file:
         beginning = _decompressed(file).read(_SAMPLE_BYTES)

@@ -17,9 +17,11 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 DEPENDENCIES = {"": PROJECT["dependencies"], **PROJECT["optional-dependencies"]}  # by extra
 FOLDERS = {"tests": ("", "test"), "benchmarks": ("", "test", "dev", "onnx")}  # elsewhere "" alone, but for:
 EXTRAS = {
+    "model_utils/remote_files.py": "scale",
     "scripts/run_tests.py": "test",
     "src/conversion/google_checkpoint.py": "convert",
     "src/conversion/torch_weights.py": "dev",
+    "src/data/dask_cluster.py": "scale",
     "src/inference/exported_model.py": "onnx",
     "src/pretraining_data/word_segmenter.py": "chinese",
     "src/text/arrow_tables.py": "arrow",

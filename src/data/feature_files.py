@@ -26,6 +26,7 @@ from pydantic import Field
 from model_utils.errors import DataError, shorten
 from model_utils.facts import first_difference, flatten
 from model_utils.json_files import FileName, Schema, Sha256, read_file, read_json
+from model_utils.remote_files import TextFile
 from src.utils import opened
 
 FORMAT_VERSION = 1
@@ -167,7 +168,7 @@ def facts_of(path: Path) -> Path:
     return path.with_name(f"{path.stem}.facts.json")
 
 
-def sha256_of(path: Path) -> str:
+def sha256_of(path: TextFile) -> str:
     """Return the hexadecimal sha256 of a file; raise DataError if it cannot be read."""
     with opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

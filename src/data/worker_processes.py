@@ -21,6 +21,7 @@ from typing import Any
 from model_utils.errors import UserError
 
 SPAWN = get_context("spawn")  # a fork would copy locks of the libraries' threads
+ResultsOf = Callable[[Callable, Iterable[tuple]], contextlib.AbstractContextManager[Iterator[Any]]]
 CALLS = 2  # calls in flight for each process: while it works on one, the next is being sent
 
 
@@ -98,7 +99,7 @@ def results_of(function: Callable, arguments: Iterable[tuple], workers: int) -> 
     threads = ThreadPoolExecutor(CALLS * workers)
     futures = (threads.submit(call, call_arguments) for call_arguments in arguments)
     try:
-        yield _in_order(deque(itertools.islice(futures, CALLS * workers)), futures)
+        yield in_order(futures, lambda: CALLS * workers)
     finally:
         for process in processes:
             process.end()
@@ -107,9 +108,13 @@ def results_of(function: Callable, arguments: Iterable[tuple], workers: int) -> 
             process.connection.close()
 
 
-def _in_order(pending: deque[Future], futures: Iterator[Future]) -> Iterator[Any]:
-    """Yield the results of pending calls in their order, submitting another call for each."""
+def in_order(futures: Iterator[Future], in_flight: Callable[[], int]) -> Iterator[Any]:
+    """Return an iterator over the results of calls in their order; the first in_flight() of them start at once."""
+    return _results(deque(itertools.islice(futures, in_flight())), futures, in_flight)
+
+
+def _results(pending: deque[Future], futures: Iterator[Future], in_flight: Callable[[], int]) -> Iterator[Any]:
     while pending:
         result = pending.popleft().result()
-        pending.extend(itertools.islice(futures, 1))
+        pending.extend(itertools.islice(futures, max(0, in_flight() - len(pending))))
         yield result

@@ -25,11 +25,12 @@ import json
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path, PurePath
 from typing import Any, NoReturn
 
 from model_utils.errors import DataError, first_few, shorten
+from model_utils.remote_files import RemoteFile, TextFile, find_remote_files, is_url
 from model_utils.schema import Config, option
 from src.utils import read_lines
 
@@ -73,14 +74,14 @@ class CorpusConfig(Config):
 
     input_file: str = option(
         "",
-        "text files; paths or patterns; comma-separated, also compressed (gzip, zstd, bzip2, xz)",
+        "text files; paths, URLs or patterns; comma-separated, also compressed (gzip, zstd, bzip2, xz)",
         required=True,
     )
     text_key: str = option("text", "key of the text; in JSON lines")
 
 
-def expand_glob(pattern: str) -> list[Path]:
-    """Return the sorted files that match a path, a folder, a glob pattern or a comma-separated list of these.
+def expand_glob(pattern: str) -> list[TextFile]:
+    """Return the sorted files that match a path, a folder, a glob pattern, a URL or a comma-separated list of these.
 
     A folder stands for all files below it, except hidden ones; links to folders are followed.
 
@@ -90,25 +91,32 @@ def expand_glob(pattern: str) -> list[Path]:
     """
     if not pattern.replace(",", "").strip():
         raise DataError("the pattern of input files is empty; give a path or a glob pattern in quotes")
-    names = [pattern] if _match(pattern) else [name.strip() for name in pattern.split(",") if name.strip()]
-    files: dict[Path, Path] = {}  # by real path: a file may have several names
+    is_one = not is_url(pattern) and bool(_match(pattern))
+    names = [pattern] if is_one else [name.strip() for name in pattern.split(",") if name.strip()]
+    files: dict[TextFile, TextFile] = {}  # by real path: a file may have several names
     for name in names:
-        matches = _match(name)
+        matches: Sequence[TextFile] = find_remote_files(name) if is_url(name) else _match(name)
         if not matches:
             raise DataError(f"no file matches {shorten(name)}; give paths or glob patterns, separated by commas")
         for path in matches:
             try:
                 str(path).encode()
             except UnicodeEncodeError:
-                escaped_path = os.fsencode(path).decode("utf-8", "backslashreplace")
+                escaped_path = os.fsencode(str(path)).decode("utf-8", "backslashreplace")
                 raise DataError(f"the name of the file {escaped_path} is not UTF-8: rename it") from None
             files.setdefault(path.resolve(), path)
     if not any(path.stat().st_size for path in files):
         raise DataError(f"{shorten(pattern)} matches {len(files)} file(s), and all are empty")
-    return sorted(files.values())
+    return sorted(files.values(), key=_order)
 
 
-def read_documents(paths: Iterable[str | Path], text_key: str = "text") -> Iterator[list[str]]:
+def _order(file: TextFile) -> tuple[bool, PurePath]:
+    if isinstance(file, RemoteFile):
+        return True, file.absolute()
+    return False, file
+
+
+def read_documents(paths: Iterable[str | TextFile], text_key: str = "text") -> Iterator[list[str]]:
     """Yield the documents of several files in order.
 
     Raises:
@@ -124,13 +132,13 @@ def read_documents(paths: Iterable[str | Path], text_key: str = "text") -> Itera
         raise DataError(f"there is no text in {first_few(map(str, paths))} ({len(paths)} file(s) in all)")
 
 
-def iter_documents(path: str | Path, text_key: str = "text") -> Iterator[list[str]]:
+def iter_documents(path: str | TextFile, text_key: str = "text") -> Iterator[list[str]]:
     """Yield the documents of one text file, each a list of non-empty units of text without line breaks.
 
     Args:
         text_key: key of the text in JSON lines.
     """
-    path = Path(path)
+    path = Path(path) if isinstance(path, str) else path
     stream = map(_strip_line, read_lines(path, MAX_LINE_BYTES))
     head = _take(stream, SNIFFED_CHARACTERS)
     first_line = next((line.strip() for line in head if line), "")
@@ -287,7 +295,7 @@ def _load_json(line: str) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def _json_units(path: Path, text_key: str) -> Iterator[str]:
+def _json_units(path: TextFile, text_key: str) -> Iterator[str]:
     for line_number, line in enumerate(read_lines(path, MAX_JSON_BYTES), 1):
         try:
             units = _object_units(line, text_key) if line.strip() else []
