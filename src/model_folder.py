@@ -175,7 +175,7 @@ class ModelFolder:
         if self.tokenizer is not None:
             _save_tokenizer(folder, self.tokenizer)
         if self.task_info is not None:
-            write_checked(folder / TASK_FILE, self.task_info.stated())
+            write_checked(folder / TASK_FILE, self.task_info.explicit_values())
         if self.token_counts is not None:
             stream = io.BytesIO()
             np.save(stream, self.token_counts)
@@ -191,7 +191,7 @@ class ModelFolder:
         if embeddings:
             trained_info = task_info if isinstance(task_info, EmbeddingsInfo) else EmbeddingsInfo(task=EMBEDDINGS.name)
             task_info = trained_info.model_copy(update={"task": EMBEDDINGS.name})
-        return task_info.fitted(self.architecture)
+        return task_info.clipped_to(self.architecture)
 
     def network(self, embeddings: bool = False, portable: bool = False, pooling: str = "") -> AnsweringNetwork:
         """Return the network of `usage` without dropout, and set up the device if that was not done yet.
@@ -320,7 +320,7 @@ def calibrate(folder: Path, calibration: Mapping[str, Any]) -> None:
     """Add settings that were fitted on a development split to the task.json in the folder of the weights."""
     task_info = read_task_info(folder)
     assert task_info
-    write_checked(folder / TASK_FILE, task_info.model_copy(update=calibration).stated())
+    write_checked(folder / TASK_FILE, task_info.model_copy(update=calibration).explicit_values())
 
 
 def read_counts(folder: Path, vocab_size: int) -> np.ndarray | None:

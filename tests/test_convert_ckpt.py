@@ -179,7 +179,7 @@ def test_what_a_foreign_file_says_about_use_changes_neither_task_nor_labels(tmp_
     ours = convert(
         "hf", "mindspore", write_hugging_face(tmp_path / "hf", SMALL, values, **described), tmp_path / "ours"
     )
-    assert read_task_info(ours).stated() == {
+    assert read_task_info(ours).explicit_values() == {
         "task": "classification",
         "labels": list(LABELS.values()),
         "max_seq_length": 24,

@@ -107,7 +107,10 @@ def test_a_mindir_has_the_transitions_of_tags(tmp_path: Path) -> None:
     assert load_exported(file).predict(records) == expected or find_compiler() is None
     plain = ModelFolder.load(make_folder(tmp_path / "plain", "token_classification"))
     assert plain.predictor().predict(records) != expected
-    assert "crf" not in {*plain.task_info.completed(), *plain.task_info.settings()}  # older exports have no such key
+    assert "crf" not in {
+        *plain.task_info.values_with_defaults(),
+        *plain.task_info.setting_keys(),
+    }  # older exports have no such key
 
 
 def test_a_program_that_sets_up_nothing_computes_in_graphs(mindir: Path) -> None:
@@ -211,7 +214,9 @@ def test_a_beam_wider_than_a_short_row(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_threshold_that_is_given_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exported_with: list[Any] = []
-    monkeypatch.setattr(export, "export_model", lambda model, *_: exported_with.append(model.task_info.completed()))
+    monkeypatch.setattr(
+        export, "export_model", lambda model, *_: exported_with.append(model.task_info.values_with_defaults())
+    )
     folder = make_folder(tmp_path / "run", "squad_v2")
     settings = {"export_ckpt_file": str(folder), "export_file_name": str(tmp_path / "qa"), "device_target": "CPU"}
     for given in (None, 0.25):
@@ -417,7 +422,7 @@ def test_weights_that_do_not_fit_what_lies_beside_them(tmp_path: Path) -> None:
     with_config(hidden_size=64)
     with pytest.raises(CheckpointError, match=r"hidden_size is 64, but albert-1\.ckpt was trained with 32"):
         ModelFolder.load(folder).predictor()
-    task_info = read_task_info(folder).fitted(ARCHITECTURE)
+    task_info = read_task_info(folder).clipped_to(ARCHITECTURE)
     scores = TASKS[task_info.task].scores(ARCHITECTURE, task_info)
     save_checkpoint(scores, folder, 1, {})
     with pytest.raises(CheckpointError, match="another architecture"):

@@ -181,7 +181,7 @@ def test_artifacts_come_without_weights(classifier: Path, tmp_path: Path) -> Non
 def test_a_calibration_is_added(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "run", "squad_v2")
     calibrate(folder, {"null_threshold": 0.25})
-    found, before = ModelFolder.load(folder).task_info.stated(), TASK_INFOS["squad_v2"]
+    found, before = ModelFolder.load(folder).task_info.explicit_values(), TASK_INFOS["squad_v2"]
     assert found["null_threshold"] == 0.25 and found["start_n_top"] == before["start_n_top"]
 
 

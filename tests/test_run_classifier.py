@@ -500,7 +500,7 @@ def test_development_examples_are_those_that_the_weights_were_chosen_by(
     tokenizer = find_tokenizer(config)
     training = ClassifierTask(config, tokenizer)
     again = evaluating(data, tmp_path, **settings)
-    known = parse_task_info(training.task_info.stated(), "task.json")
+    known = parse_task_info(training.task_info.explicit_values(), "task.json")
     task = ClassifierTask(again, tokenizer, known)
     assert [one.line for one in task.examples.read("dev")] == [one.line for one in training.examples.read("dev")]
     assert "dev_ratio 0.2, seed" in capsys.readouterr().out

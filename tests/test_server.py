@@ -69,7 +69,7 @@ def test_every_task_is_answered_and_described(task: str) -> None:
     assert predictor.calls == [[RECORDS[task]] * 2]
     TASKS[task].answer.model_validate(answer)
 
-    assert api.get("/model").json() == predictor.task_info.completed()
+    assert api.get("/model").json() == predictor.task_info.values_with_defaults()
     schemas = api.get("/openapi.json").json()["components"]["schemas"]
     assert set(RECORDS[task]) <= set(schemas["Record"]["properties"])
     assert set(answer) <= set(schemas[TASKS[task].answer.__name__]["properties"])

@@ -25,32 +25,32 @@ def parse(task: str, **content: Any) -> TaskInfo:
 def test_what_is_stated_comes_back_and_the_rest_has_defaults(task: str) -> None:
     task_info = parse(task, max_seq_length=40, note="kept")
     labels = LABELS.get(task, [])
-    assert task_info.stated() == {"task": task, "labels": labels, "max_seq_length": 40, "note": "kept"}
-    assert task_info.completed().keys() == {"task", "labels", "note", *task_info.settings()}
-    assert parse_task_info(task_info.stated(), "task.json", TASKS) == task_info
+    assert task_info.explicit_values() == {"task": task, "labels": labels, "max_seq_length": 40, "note": "kept"}
+    assert task_info.values_with_defaults().keys() == {"task", "labels", "note", *task_info.setting_keys()}
+    assert parse_task_info(task_info.explicit_values(), "task.json", TASKS) == task_info
 
 
 def test_calibration_is_stated_although_it_has_a_default() -> None:
     task_info = parse("squad_v2")
-    assert task_info.null_threshold == 1.0 and "null_threshold" not in task_info.stated()
-    assert task_info.model_copy(update={"null_threshold": 0.5}).stated()["null_threshold"] == 0.5
+    assert task_info.null_threshold == 1.0 and "null_threshold" not in task_info.explicit_values()
+    assert task_info.model_copy(update={"null_threshold": 0.5}).explicit_values()["null_threshold"] == 0.5
 
 
 def test_lengths_are_fitted_to_the_network() -> None:
     architecture = AlbertConfig(max_position_embeddings=32)
-    fitted = parse("squad_v1").fitted(architecture)
+    fitted = parse("squad_v1").clipped_to(architecture)
     assert (fitted.max_seq_length, fitted.max_query_length) == (32, 28)
-    choice = parse("multiple_choice").fitted(architecture)
+    choice = parse("multiple_choice").clipped_to(architecture)
     assert (choice.max_seq_length, choice.max_qa_length) == (32, 29)
-    assert parse("regression").fitted(architecture.replace(use_relative_positions=True)).max_seq_length == 512
+    assert parse("regression").clipped_to(architecture.replace(use_relative_positions=True)).max_seq_length == 512
 
 
 def test_a_row_holds_the_beam() -> None:
     beam = parse("squad_v2", start_n_top=3, end_n_top=7)
     assert (beam.shortest_row, beam.searched_starts) == (7, 3)
-    assert parse("squad_v2", start_n_top=30, max_seq_length=40).fitted(PRESETS["albert_base"]).start_n_top == 30
+    assert parse("squad_v2", start_n_top=30, max_seq_length=40).clipped_to(PRESETS["albert_base"]).start_n_top == 30
     short = PRESETS["albert_base"].replace(max_position_embeddings=20)
-    assert parse("squad_v2", start_n_top=30, max_seq_length=40).fitted(short).shortest_row == 20
+    assert parse("squad_v2", start_n_top=30, max_seq_length=40).clipped_to(short).shortest_row == 20
     assert (parse("squad_v1").shortest_row, parse("squad_v1").searched_starts) == (1, 0)
 
 
@@ -108,7 +108,7 @@ def test_results_of_other_splits_of_the_same_checkpoint_are_kept() -> None:
     earlier["remarks"] = ["dev: old", "test: old"]
     splits = ("dev", "test")
     report = Report({"step": 2}, {"f1": 0.7}, warnings=["dev: new"])
-    report.keep(earlier, splits, ["dev"])
+    report.merge_earlier(earlier, splits, ["dev"])
     content = {
         "step": 2,
         "f1": 0.7,
@@ -118,10 +118,10 @@ def test_results_of_other_splits_of_the_same_checkpoint_are_kept() -> None:
     }
     assert report.content() == content
     report = Report({"step": 2}, {"test_f1": 0.7})
-    report.keep(earlier, splits, ["test"])
+    report.merge_earlier(earlier, splits, ["test"])
     assert report.metrics == {"f1": 0.5, "mcc": 0.4, "test_f1": 0.7} and report.warnings == ["dev: old"]
     report = Report({"step": 3}, {"f1": 0.7})
-    report.keep(earlier, splits, ["dev"])
+    report.merge_earlier(earlier, splits, ["dev"])
     assert report.metrics == {"f1": 0.7}
 
 

@@ -286,7 +286,7 @@ def _describe_task(task_info: TaskInfo | None) -> dict[str, Any]:
     if task_info is None:
         return {}
     described: dict[str, Any] = {}
-    if settings := {key: value for key, value in task_info.stated().items() if key not in ("task", "labels")}:
+    if settings := {key: value for key, value in task_info.explicit_values().items() if key not in ("task", "labels")}:
         described[SETTINGS_KEY] = settings
     if problem_type := PROBLEM_TYPES.get(task_info.task):
         described["problem_type"] = problem_type

@@ -29,6 +29,6 @@ def read_own(path: Path, task: str = "", labels: tuple[str, ...] = ()) -> ModelF
     origin = model.loaded.path
     match_names({name: name for name in weight_shapes(model.architecture) | crf_shapes()}, model.weights, 0, origin)
     check_weights(model.weights, model.architecture, origin)
-    stated = model.task_info.stated() if model.task_info else {}
+    stated = model.task_info.explicit_values() if model.task_info else {}
     file = origin.with_name(TASK_FILE)
     return replace(model, task_info=resolve_task(model.weights, stated, task, labels, origin, file))

@@ -106,7 +106,7 @@ def search_settings(
         task = make_task(trial.config, finetuning.tokenizer, None)
         trained = Finetuning(trial.config, finetuning.device, finetuning.tokenizer, task)
         if earlier:
-            trained.check_finished(root / earlier.model)
+            trained.check_same_data(root / earlier.model)
             return earlier
         try:
             metric, model = trained.run(root / trial.name, output / trial.name, task.dev_splits)
@@ -152,7 +152,7 @@ def evaluated_task(config: FinetuneConfig) -> TaskInfo:
     trained_info = task_info_of(weights)
     allowed = [name for name, spec in TASKS.items() if spec.config is type(config)]
     if trained_info.task not in allowed:
-        raise another_head(weights, "task", trained_info.task, " or ".join(allowed))
+        raise head_mismatch(weights, "task", trained_info.task, " or ".join(allowed))
     return trained_info
 
 
@@ -164,7 +164,7 @@ def task_info_of(weights: Path) -> TaskInfo:
     return task_info
 
 
-def another_head(weights: Path, key: str, trained: Any, needed: Any) -> CheckpointError:
+def head_mismatch(weights: Path, key: str, trained: Any, needed: Any) -> CheckpointError:
     """Return the error for weights whose task.json has the value `trained` instead of `needed`."""
     return CheckpointError(f"{weights} was fine-tuned for another head: {key} is {trained}, but {needed} is needed")
 
@@ -278,7 +278,7 @@ class Finetuning(Training):
         self.data.warn_of_other_examples(contents.loop_state.get("identity", {}))
         self.ranks.must_agree({"checkpoint": contents.path.name}, "what they evaluate")
         step = contents.loop_state.get("step", -1)
-        is_same_task_info = task_info.stated() == self.task.task_info.stated()
+        is_same_task_info = task_info.explicit_values() == self.task.task_info.explicit_values()
         training_result = results.get(step) if is_same_task_info else None
         selection_split = self.task.dev_splits[0]
         is_loaded = False
@@ -313,7 +313,7 @@ class Finetuning(Training):
             # Evaluating some splits must not lose the metrics of the others, unless the weights are new.
             if exists and report.metrics and not results:
                 all_splits = (*self.task.dev_splits, *self.task.test_splits)
-                report.keep(read_object(output / EVAL_FILE), all_splits, splits)
+                report.merge_earlier(read_object(output / EVAL_FILE), all_splits, splits)
             if report.metrics or not exists:
                 write_json(output / EVAL_FILE, report.content())
             logger.info(f"results and predictions are in {output}")
@@ -332,12 +332,12 @@ class Finetuning(Training):
             CheckpointError: task or labels differ.
         """
         trained_info = task_info_of(weights)
-        trained = trained_info.stated()
-        for key, value in self.task.task_info.stated().items():
+        trained = trained_info.explicit_values()
+        for key, value in self.task.task_info.explicit_values().items():
             if trained.get(key, value) == value:
                 continue
             if key in ("task", "labels"):
-                raise another_head(weights, key, trained[key], value)
+                raise head_mismatch(weights, key, trained[key], value)
             if key == "task_name" and value == "ax":  # ax has no training set and is predicted with models of MNLI
                 continue
             logger.warning(f"{key} is {value}, but {trained[key]} in the {TASK_FILE} of {weights}")

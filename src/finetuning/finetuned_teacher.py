@@ -79,8 +79,8 @@ def check_teacher(model: ModelFolder, task: Task, folder: Path) -> None:
     positions = model.architecture.max_position_embeddings
     if length > positions and not model.architecture.use_relative_positions:
         raise ConfigError(f"max_seq_length is {length}, but the teacher {folder} reads at most {positions} tokens")
-    needed = task.task_info.stated()
-    settings = model.task_info.stated() if model.task_info else {}
+    needed = task.task_info.explicit_values()
+    settings = model.task_info.explicit_values() if model.task_info else {}
     for key in ("task", "labels", "crf"):
         if settings.get(key) != needed.get(key):
             found = f"teacher is {folder}, whose {key} is {settings.get(key, 'not set')}"

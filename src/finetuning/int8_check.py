@@ -9,7 +9,7 @@ from mindspore import Tensor
 
 from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.schema import load_config
-from src.finetuning.finetune import MakeTask, another_head
+from src.finetuning.finetune import MakeTask, head_mismatch
 from src.finetuning.task_data import TaskData
 from src.inference.predictor import Predictor
 from src.tasks import TASKS
@@ -64,7 +64,7 @@ class Int8Check:
         self.task = TASK_MAKERS[config_class](config, model.tokenizer, model.task_info)
         trained = model.task_info.labels
         if trained != self.task.task_info.labels:
-            raise another_head(model.file, "labels", trained, self.task.task_info.labels)
+            raise head_mismatch(model.file, "labels", trained, self.task.task_info.labels)
         self.data = TaskData(config, self.task, model.network.scores, ALONE)
         self.data.prepared(self.task.dev_splits[0])
 

@@ -39,7 +39,7 @@ class Report:
         self.warnings += [f"{split}: {warning}" for warning in result.warnings]
         self.calibration |= result.calibration
 
-    def keep(self, earlier: Mapping[str, Any], splits: Sequence[str], evaluated: Collection[str]) -> None:
+    def merge_earlier(self, earlier: Mapping[str, Any], splits: Sequence[str], evaluated: Collection[str]) -> None:
         """Add the results of other splits from an earlier eval_results.json if it is about the same checkpoint.
 
         Args:

@@ -136,8 +136,8 @@ class Training(ABC):
         if runs > 1:
             logger.info(f"each of {runs} runs takes about this time and this much disk space")
 
-    def check_finished(self, path: Path) -> None:
-        """Raise CheckpointError if a finished run was trained on other data."""
+    def check_same_data(self, path: Path) -> None:
+        """Raise CheckpointError if a finished run was trained on other data, or with another precision or network."""
         if list_checkpoints(path):
             contents = find_checkpoint(path)
             if "identity" in contents.loop_state:
@@ -174,7 +174,7 @@ class Training(ABC):
         evaluation = None
         with RunFolder(path, config, self.ranks) as folder:
             if folder.finished:
-                self.check_finished(path)
+                self.check_same_data(path)
                 logger.info(f"{path} holds this run, already finished: nothing to train")
             else:
                 self.measure_start()

@@ -97,7 +97,7 @@ def load_exported(
         )
     architecture = AlbertConfig.from_values(described.architecture, file.with_suffix(".json"))
     architecture = architecture.replace(compute_type=compute_type, backend=backend)
-    task_info = task_info.fitted(architecture)
+    task_info = task_info.clipped_to(architecture)
     graph: Any = OnnxGraph(file) if is_onnx else load_mindir(file)
     if fused:
         network = fused_network(graph, architecture, task_info)
@@ -132,7 +132,7 @@ def read_description(file: Path) -> tuple[DescriptionSchema, TaskInfo]:
         return validated(content, DescriptionSchema, str(path)), parse_task_info(content, str(path), TASKS)
 
     described, task_info = read_validated(path, parse)
-    if missing := task_info.settings() - task_info.model_fields_set:
+    if missing := task_info.setting_keys() - task_info.model_fields_set:
         raise DataError(f"{path}: {min(missing)} is missing")
     if not file.is_file():
         raise DataError(f"{file} is missing")

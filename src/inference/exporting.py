@@ -261,7 +261,7 @@ def describe(
     network = model.network
     batch, length = fixed_shape or ("batch", "length")
     masks = 2 if fixed_shape else "masks"
-    return model.task_info.completed() | {
+    return model.task_info.values_with_defaults() | {
         "format_version": FORMAT_VERSION,
         "file": file.name,
         "file_format": file_format,

@@ -125,7 +125,7 @@ def answer_records(
     logger.info(f"answered {total - failed:,} of {total:,} records")
     if truncated:
         task_info = predictor.task_info
-        limits = ", ".join(f"{key} {getattr(task_info, key)}" for key in LENGTHS if key in task_info.settings())
+        limits = ", ".join(f"{key} {getattr(task_info, key)}" for key in LENGTHS if key in task_info.setting_keys())
         new = total - before
         logger.info(f"{truncated:,} of {new:,} records were truncated to the model's limits: {limits}")
     if failed:

@@ -5,7 +5,7 @@ import logging
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,17 +114,20 @@ def _spelling(label: str) -> str:
     return " ".join("".join(char for char in text if unicodedata.category(char) != "Cf").split())
 
 
-def label_warnings(counts: Counter[str], separator: str = "") -> list[str]:
-    """Return warnings about labels that are probably not classes of their own.
+def _marked_as_missing(counts: Counter[str], numbers: Mapping[str, float | None]) -> list[str]:
+    """Return the labels that may mark rows without one, such as "none" or, beside 0 and 2, -1."""
+    marks = set(_MISSING_VALUES)
+    values = [number for number in numbers.values() if number is not None]
+    if len(values) == len(counts) and min(values) == -1 and max(values) > 1:  # not -1, 0 and 1
+        marks.add("-1")
+    return [label for label in counts if label.casefold() in marks or not any(map(str.isalnum, label))]
 
-    Args:
-        counts: training rows by label.
-        separator: as in find_labels.
+
+def _joined_labels(counts: Counter[str]) -> list[str]:
+    """Return the labels that look like several labels of one text.
+
+    Such a label has a part that is a label itself, or stands at another position of another label.
     """
-    spellings = defaultdict(list)
-    numbers = {label: _parse_number(label) for label in counts}
-    for label, number in numbers.items():
-        spellings[_spelling(label) if number is None else str(number)].append(label)
     parts = {}
     for label in counts:
         texts = _SEPARATORS.split(label.strip("[]{}()"))  # also of a list as pandas writes it
@@ -133,32 +136,43 @@ def label_warnings(counts: Counter[str], separator: str = "") -> list[str]:
     for label_parts in parts.values():
         for position, part in enumerate(label_parts, 1):
             positions[part].add(position if len(label_parts) > 1 else 0)
+    return [
+        label
+        for label, label_parts in parts.items()
+        if len(label_parts) > 1 and any(part and len(positions[part]) > 1 for part in label_parts)
+    ]
 
-    def is_reused(part: str) -> bool:
-        return bool(part) and len(positions[part]) > 1
 
+def _similar_labels(numbers: Mapping[str, float | None]) -> list[str]:
+    """Return the labels that differ from others only in case, white space or notation."""
+    spellings = defaultdict(list)
+    for label, number in numbers.items():
+        spellings[_spelling(label) if number is None else str(number)].append(label)
+    return [label for similar in spellings.values() if len(similar) > 1 for label in similar]
+
+
+def label_warnings(counts: Counter[str], separator: str = "") -> list[str]:
+    """Return warnings about labels that are probably not classes of their own.
+
+    Args:
+        counts: training rows by label.
+        separator: as in find_labels.
+    """
+    numbers = {label: _parse_number(label) for label in counts}
     decimal_commas = [label for label in counts if DECIMAL_COMMA.fullmatch(label)]
-    values = [number for number in numbers.values() if number is not None]
-    marks = set(_MISSING_VALUES)
-    if len(values) == len(counts) and min(values) == -1 and max(values) > 1:  # not -1, 0 and 1
-        marks.add("-1")
     remedy = "leave their cells empty" if separator else "name them with --skip_labels"
     joined = "each combination is a class of its own"
     if separator:
         joined = f"they need {separator} between them (--label_separator)"
     findings = {
-        f"labels that may mark rows without one; if they do, {remedy}": [
-            label for label in counts if label.casefold() in marks or not any(map(str.isalnum, label))
-        ],
+        f"labels that may mark rows without one; if they do, {remedy}": _marked_as_missing(counts, numbers),
         "numbers with a decimal comma, each a class of its own; write a decimal point": decimal_commas,
         f"labels that look like several labels of one text; {joined}": [
-            label
-            for label in counts
-            if len(parts[label]) > 1 and any(map(is_reused, parts[label])) and label not in decimal_commas
+            label for label in _joined_labels(counts) if label not in decimal_commas
         ],
-        "labels that differ only in case, white space or notation; each is a class of its own": [
-            label for similar in spellings.values() if len(similar) > 1 for label in similar
-        ],
+        "labels that differ only in case, white space or notation; each is a class of its own": _similar_labels(
+            numbers
+        ),
         f"labels with fewer than {_RARE} training rows, which can hardly be learnt": [
             label for label, count in counts.items() if count < _RARE
         ],

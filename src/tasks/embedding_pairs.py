@@ -189,13 +189,13 @@ class EmbeddingTask(Task):
 
 
 def retrieval_metrics(first: np.ndarray, second: np.ndarray, second_texts: Sequence[str]) -> dict[str, float]:
-    """Return how well first texts find their own second texts among all different ones.
+    """Return mrr (mean reciprocal rank) and accuracy_at_1 of finding each row's second text among all distinct ones.
 
-    mrr is the mean reciprocal rank, accuracy_at_1 the share of rank 1; half of the equally near texts come before.
+    Candidates are ranked by cosine; one tied with the row's own counts half.
 
     Args:
-        first, second: vectors (rows, H) of length 1.
-        second_texts: of the rows; a text in several rows is a single one to find, with the vector of its first row.
+        first, second: L2-normalised vectors (rows, H).
+        second_texts: of the rows; equal ones are one candidate, with the vector of the first of their rows.
     """
     text_ids: dict[str, int] = {}
     gold_ids = np.array([text_ids.setdefault(text, len(text_ids)) for text in second_texts])

@@ -56,7 +56,7 @@ class MultiLabelTask(ClassifierTask):
         super().__init__(config, tokenizer, trained_info)
         self.selection = "micro_f1"
         self.spec = MULTI_LABEL
-        self.task_info = MultiLabelInfo(**self.task_info.stated() | {"task": NAME})
+        self.task_info = MultiLabelInfo(**self.task_info.explicit_values() | {"task": NAME})
 
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
         probabilities = expit(self.logits_of_texts(prepared.records, outputs))

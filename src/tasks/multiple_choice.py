@@ -169,8 +169,8 @@ class ChoiceInfo(TaskInfo):
 
     max_qa_length: int = Field(128, ge=1, le=LENGTH)
 
-    def fitted(self, architecture: AlbertConfig) -> Self:
-        info = super().fitted(architecture)
+    def clipped_to(self, architecture: AlbertConfig) -> Self:
+        info = super().clipped_to(architecture)
         return info.model_copy(update={"max_qa_length": min(info.max_qa_length, info.max_seq_length - 3)})
 
 

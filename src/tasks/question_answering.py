@@ -111,7 +111,7 @@ class SquadTask(Task):
     def __init__(self, config: SquadConfig, tokenizer: FullTokenizer, trained_info: TaskInfo | None = None) -> None:
         super().__init__(config, tokenizer, trained_info)
         self.spec = SQUAD_V2 if self.version_2 else SQUAD_V1
-        keys = (*self.spec.info.settings() - {THRESHOLD}, "language")
+        keys = (*self.spec.info.setting_keys() - {THRESHOLD}, "language")
         self.task_info = self.spec.info(task=self.spec.name, **{key: getattr(config, key) for key in keys})
 
     def split(self, name: str) -> SquadSplit:
@@ -186,7 +186,7 @@ class SquadV2Task(SquadTask):
             metrics = score_answers_v2(questions, answers, no_answer, config.language)
             best = {name: value for name, value in metrics.items() if name.startswith("best_")}
         calibration = {}
-        threshold = task_info.stated().get(THRESHOLD)
+        threshold = task_info.explicit_values().get(THRESHOLD)
         origin = "stored with the weights"
         if threshold is None and best and prepared.split.name == "dev":
             threshold = midway(best["best_f1_thresh"], no_answer.values())
@@ -253,8 +253,8 @@ class SpanInfo(TaskInfo):
     max_answer_length: int = Field(30, ge=1, le=LENGTH)
     n_best_size: int = Field(20, ge=1, le=BEAM)
 
-    def fitted(self, architecture: AlbertConfig) -> Self:
-        info = super().fitted(architecture)
+    def clipped_to(self, architecture: AlbertConfig) -> Self:
+        info = super().clipped_to(architecture)
         return info.model_copy(update={"max_query_length": min(info.max_query_length, info.max_seq_length - 4)})
 
 
@@ -269,8 +269,8 @@ class SpanSearchInfo(SpanInfo):
     def shortest_row(self) -> int:
         return max(self.start_n_top, self.end_n_top)
 
-    def fitted(self, architecture: AlbertConfig) -> Self:
-        info = super().fitted(architecture)
+    def clipped_to(self, architecture: AlbertConfig) -> Self:
+        info = super().clipped_to(architecture)
         beam = {key: min(getattr(info, key), info.max_seq_length) for key in ("start_n_top", "end_n_top")}
         return info.model_copy(update=beam)
 

@@ -63,7 +63,7 @@ class TaskInfo(Schema):
         return self
 
     @classmethod
-    def settings(cls) -> set[str]:
+    def setting_keys(cls) -> set[str]:
         """Return the keys of the settings for using the weights; every one has a default."""
         return cls.model_fields.keys() - {"task", "labels"} - cls.optional
 
@@ -77,18 +77,18 @@ class TaskInfo(Schema):
         """Number of span starts in the head's beam, 0 for a head without beam search."""
         return 0
 
-    def fitted(self, architecture: AlbertConfig) -> Self:
+    def clipped_to(self, architecture: AlbertConfig) -> Self:
         """Return a copy with lengths capped at what the network supports."""
         if architecture.use_relative_positions:
             return self
         longest = min(self.max_seq_length, architecture.max_position_embeddings)
         return self.model_copy(update={"max_seq_length": longest})
 
-    def stated(self) -> dict[str, Any]:
+    def explicit_values(self) -> dict[str, Any]:
         """Return the content of task.json: the explicitly set values, as JSON values."""
         return self._dumped(exclude_unset=True) | {"labels": list(self.labels)}
 
-    def completed(self) -> dict[str, Any]:
+    def values_with_defaults(self) -> dict[str, Any]:
         """Return all settings as JSON values, defaults included."""
         return self._dumped()
 

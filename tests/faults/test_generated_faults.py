@@ -140,7 +140,7 @@ def describe(run: Path, exported: Path) -> dict[str, Any]:
     """What an export of the folder would say."""
     tokenizer = load_tokenizer(run)
     exported.with_name("model.vocab.txt").write_bytes(tokenizer.file.read_bytes())
-    return read_task_info(run).fitted(ARCHITECTURE).completed() | {
+    return read_task_info(run).clipped_to(ARCHITECTURE).values_with_defaults() | {
         "format_version": 1,
         "sha256": hashlib.sha256(exported.read_bytes()).hexdigest(),
         "inputs": [{"name": name, "dtype": "int32"} for name in SpanSearchScores.input_columns],
@@ -177,7 +177,7 @@ def write_small_files(folder: Path) -> dict[Path, Any]:
 
     def answer(folder: Path) -> None:
         if task_info := read_task_info(folder):  # None: it is absent
-            Predictor(task_info.fitted(ARCHITECTURE), load_tokenizer(run), None, ARCHITECTURE)
+            Predictor(task_info.clipped_to(ARCHITECTURE), load_tokenizer(run), None, ARCHITECTURE)
 
     def describes() -> None:
         load_exported(exported, backend=Backend.COMPOSED)  # the graph itself computes, of which nothing is asked here
@@ -337,7 +337,7 @@ def record_files(draw: Any) -> tuple[str, str, bytes]:
 @COUNTS
 def test_records(tmp_path: Path, count: int) -> None:
     tokenizer = build_tokenizer(write_vocabulary(tmp_path), "", True)
-    infos = {task: make_task_info(task).fitted(ARCHITECTURE) for task in TASK_INFOS}
+    infos = {task: make_task_info(task).clipped_to(ARCHITECTURE) for task in TASK_INFOS}
     predictors = {task: Predictor(info, tokenizer, Zeros(info), ARCHITECTURE) for task, info in infos.items()}
     servers = {task: TestClient(create_app(predictor, Limits())) for task, predictor in predictors.items()}
     answered, replies = Counter(), Counter()

@@ -65,7 +65,7 @@ def make_folder(folder: Path, task: str, architecture: AlbertConfig = ARCHITECTU
     """The folder itself, with checkpoint, albert_config.json, vocabulary, and a task.json with these settings."""
     folder.mkdir(parents=True)
     task_info = make_task_info(task, **settings)
-    scores = TASKS[task].scores(architecture, task_info.fitted(architecture))
+    scores = TASKS[task].scores(architecture, task_info.clipped_to(architecture))
     initialise_weights(scores, architecture.initializer_range, seed=0)
     random = np.random.default_rng(0)
     for weight in scores.trainable_params():

@@ -137,7 +137,7 @@ def _add_info_routes(app: FastAPI, task_info: TaskInfo, batcher: MicroBatcher, m
     @app.head("/model", include_in_schema=False)
     async def model() -> dict[str, Any]:
         """Return the model's task, labels and limits."""
-        return task_info.completed()
+        return task_info.values_with_defaults()
 
     @app.get("/health")
     @app.head("/health", include_in_schema=False)
