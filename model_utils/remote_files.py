@@ -27,8 +27,11 @@ class RemoteFile:
         return self.url
 
     def absolute(self) -> PurePosixPath:
-        """Return a path by which remote files are ordered, and named in manifests, as files of a folder are."""
-        return PurePosixPath("/", self.url)
+        """Return a path by which remote files are ordered, and named in manifests, as files of a folder are.
+
+        It has no query, which may hold a signature.
+        """
+        return PurePosixPath("/", re.sub("^(https?://[^?#]*).*", r"\1", self.url))
 
     def resolve(self) -> "RemoteFile":
         return self

@@ -7,6 +7,7 @@ The random numbers of a unit depend only on random_seed and the unit's number, s
 number of processes. Memory holds a few units, whatever the size of the corpus.
 """
 
+import contextlib
 import itertools
 import logging
 import os
@@ -24,7 +25,7 @@ from tqdm import tqdm
 
 from model_utils.config import SEED, check_output_folder, run_main
 from model_utils.config import TOKENS as MOST_TOKENS
-from model_utils.errors import ConfigError, DataError
+from model_utils.errors import ConfigError, DataError, shorten
 from model_utils.remote_files import TextFile
 from model_utils.schema import option
 from src.data.dask_cluster import connect
@@ -192,6 +193,12 @@ def gather_facts(
     else:
         stored["word_segmenter_version"] = load_jieba().__version__
     common = Path(os.path.commonpath([file.absolute().parent for file in files]))  # some paths may be relative
+    source = {
+        str(file.absolute().relative_to(common)): {"bytes": file.stat().st_size, "sha256": sha256_of(file)}
+        for file in files
+    }
+    if len(source) < len(files):
+        raise DataError(f"input_file is {shorten(config.input_file)}: some URLs differ only behind a question mark")
     return {
         "task": TASK,
         "max_seq_length": settings.max_seq_length,
@@ -208,10 +215,7 @@ def gather_facts(
             "text_key": config.text_key,
         },
         **({"part": config.part} if config.part else {}),
-        "source": {
-            str(file.absolute().relative_to(common)): {"bytes": file.stat().st_size, "sha256": sha256_of(file)}
-            for file in files
-        },
+        "source": source,
     }
 
 
@@ -292,23 +296,24 @@ def write_results(
     return fit
 
 
-def main(config: CreateDataConfig) -> None:
-    """Write the feature files of a configuration."""
-    path = output_path(config)
+@contextlib.contextmanager
+def open_workers(config: CreateDataConfig) -> Iterator[tuple[int, ResultsOf]]:
+    """Yield the number of workers, and a function that calls others on them; raises as connect."""
     if config.executor == "dask":
         packages = PACKAGES
         if config.word_segmenter == JIEBA:
             packages += (load_jieba().__name__,)
         with connect(config.scheduler, packages) as cluster:
-            create_examples(config, path, cluster.threads, cluster.results_of)
+            yield cluster.threads, cluster.results_of
     else:
         workers = number_of_workers(config.num_workers)
-        create_examples(config, path, workers, partial(results_of, workers=workers))
+        yield workers, partial(results_of, workers=workers)
 
 
-def create_examples(config: CreateDataConfig, path: Path, workers: int, compute: ResultsOf) -> None:
-    """Write the feature files of a configuration at `path`; `compute` calls functions on this number of workers."""
+def main(config: CreateDataConfig) -> None:
+    """Write the feature files of a configuration."""
     start = time.monotonic()
+    path = output_path(config)
     files = expand_glob(config.input_file)
     tokenizer = build_tokenizer(config.vocab_file, config.spm_model_file, config.do_lower_case)
     options = {field.name: getattr(config, field.name) for field in fields(InstanceSettings)}
@@ -326,14 +331,14 @@ def create_examples(config: CreateDataConfig, path: Path, workers: int, compute:
     all_units = enumerate(group_documents(documents, UNIT_CHARACTERS // 2 if config.random_next_sentence else 0))
     units = itertools.islice(all_units, config.part_of[0], None, config.part_of[1])
     source_bytes = estimate_text_bytes(files) // config.part_of[1]
-    if config.dry_run:
-        logger.info(dry_run(maker, units, source_bytes, workers, path, config.output_file_num))
-        return
-    with (
+    with contextlib.ExitStack() as open_until_written:
+        workers, compute = open_until_written.enter_context(open_workers(config))
+        if config.dry_run:
+            logger.info(dry_run(maker, units, source_bytes, workers, path, config.output_file_num))
+            return
         # The workers start before the writer, which takes seconds to load MindSpore.
-        compute(maker.make, units) as results,
-        RecordWriter(path, maker.columns, facts, config.output_file_num) as writer,
-    ):
+        results = open_until_written.enter_context(compute(maker.make, units))
+        writer = open_until_written.enter_context(RecordWriter(path, maker.columns, facts, config.output_file_num))
         for file in tokenizer.files(tokenizer.file):
             writer.add_file(file)
         fit = write_results(results, writer, tokenizer, source_bytes, config.output_file_num)

@@ -10,6 +10,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 import pytest
+from mindspore import Parameter, Tensor
 
 import run_classifier
 import run_multitask
@@ -21,6 +22,7 @@ from src.albert_networks import JointNetwork, TrainingNetwork
 from src.checkpoints.checkpoint_files import find_checkpoint
 from src.data.mixed_batches import TASK, MixedDataset
 from src.finetune_eval_model import SequenceClassificationScores
+from src.finetuning.multitask import check_task_folders
 from src.model_folder import ModelFolder
 from src.tasks.classification_examples import ClassifierConfig
 from src.tasks.multitask_config import MultitaskConfig
@@ -315,6 +317,8 @@ REFUSED = [
     ({"films": {"vocab_file_path": "v"}}, {}, r"tasks.films has vocab_file_path, which all tasks share, as they share"),
     ({"films": {"batch_size": 8}}, {}, r"tasks.films has batch_size, which all tasks share"),
     ({"films": {"command": "race"}}, {}, r"tasks.films.command is 'race', allowed is one of classifier, ner"),
+    ({"films": {"command": ["ner"]}}, {}, r"tasks.films.command is \['ner'\], allowed is one of classifier, ner"),
+    ({"wandb": {}}, {}, r"the name of a task in tasks is 'wandb', allowed is"),
     ({"beta": {}}, {}, r"tasks.beta holds 'beta' of decay_filter"),
     ({"a/b": {}}, {}, r"the name of a task in tasks is 'a/b', allowed is up to 64 letters"),
     ({"films": 3}, {}, r"tasks is .*, allowed is a mapping of names to mappings of keys"),
@@ -340,6 +344,20 @@ def test_two_tasks_of_one_name_and_none_at_all_are_refused(data: Path, tmp_path:
         load_config(MultitaskConfig, ["--config_path", str(tmp_path / "twice.yaml")])
     with pytest.raises(ConfigError, match="tasks is empty: name the tasks"):
         load_config(MultitaskConfig, ["--save_finetune_checkpoint_path", str(tmp_path)]).check_required()
+
+
+@pytest.mark.parametrize("left", ["config.yaml", "albert-1.ckpt"])
+def test_the_model_of_another_run_is_not_replaced(data: Path, tmp_path: Path, left: str) -> None:
+    (tmp_path / "run/films").mkdir(parents=True)
+    (tmp_path / "run/films" / left).write_text("")
+    with pytest.raises(ConfigError, match=r"run/films holds another model"):
+        check_task_folders(tmp_path / "run", joint_config(data, tmp_path / "run", tasks_of(data)))
+
+
+def test_only_the_weights_of_a_field_learn_at_its_rate() -> None:
+    names = ("crf.first.bias", "heads.a.crf.first.bias", "heads.crf.classifier.weight", "albert.crf.weight")
+    parameters = [Parameter(Tensor(np.zeros(1, np.float32)), name=name) for name in names]
+    assert build_optimizer(parameters, OPTIMIZER_SETTINGS, 10).is_crf == (True, True, False, False)
 
 
 def test_a_task_without_enough_rows_fails_before_the_work(data: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -256,8 +256,9 @@ def test_seeds_are_reported_by_their_own_configuration(data: Path, tmp_path: Pat
         evaluate=evaluate,
         write_card=lambda *_: None,
         ranks=SimpleNamespace(writer=False),
-        task=SimpleNamespace(selection="accuracy"),
+        selection="accuracy",
     )
+    here.finish = MethodType(Finetuning.finish, here)
     Finetuning.run(here, tmp_path, tmp_path, ("dev",))
     assert seeds == [3, 4]
 

@@ -128,6 +128,11 @@ def test_words_may_stand_in_place_of_a_text() -> None:
     reply = ask(client(predictor), {"tokens": ["Bonn", "is"]}, {"text": "Bonn"}, {"tokens": []})
     assert predictor.calls == [[{"tokens": ["Bonn", "is"]}, {"text": "Bonn"}]]
     assert "tokens" in reply.json()["answers"][2]["error"]
+    reply = ask(client(predictor, characters=8), {"tokens": ["Bonn", "is"]}, {"tokens": ["Bonn", "isn't"]})
+    assert "8 characters" in reply.json()["answers"][1]["error"]
+    predictor.task_info = predictor.task_info.model_copy(update={"text_columns": {"text": "tokens"}})
+    reply = ask(client(predictor), {"tokens": "Bonn is"})
+    assert reply.json() == {"answers": [{"entities": []}]}
 
 
 def test_the_description_has_the_version_of_the_project() -> None:

@@ -1,5 +1,6 @@
 """Metrics of a run in mlflow, swanlab and wandb, for which stand-ins record the calls."""
 
+import itertools
 import os
 import signal
 import sys
@@ -73,12 +74,16 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         active.append(calls.start("mlflow", run_id, name=run_name))
         return active[0]
 
+    def log_params(config: dict[str, Any]) -> None:
+        calls.call("mlflow.log_params")
+        active[0].told.update(config=config)
+
     contents: dict[str, dict[str, Any]] = {
         "wandb": {"init": lambda **settings: init("wandb", settings)},
         "swanlab": {"init": lambda **settings: init("swanlab", settings)},
         "mlflow": {
             "start_run": start_run,
-            "log_params": lambda config: active[0].told.update(config=config),
+            "log_params": log_params,
             "log_metrics": lambda values, step: active[0].log(values, step),
             "end_run": lambda state: active.pop().finish(state),
         },
@@ -137,13 +142,17 @@ def test_a_resumed_run_continues_the_same_runs(tmp_path: Path, calls: Calls, mon
     assert list((tmp_path / "tensorboard").iterdir())
 
 
-@pytest.mark.parametrize("moment", ["start", "log", "finish"])
-@pytest.mark.parametrize("name", NAMES)
+FAULTS = [*itertools.product(NAMES, ("start", "log", "finish")), ("mlflow", "log_params")]
+
+
+@pytest.mark.parametrize(("name", "moment"), FAULTS)
 def test_a_tracker_that_fails_is_left_out_with_one_warning(
     tmp_path: Path, calls: Calls, caplog: pytest.LogCaptureFixture, name: str, moment: str
 ) -> None:
     calls.failing = f"{name}.{moment}"
+    handler = signal.getsignal(signal.SIGINT)
     assert fit(make_config(tmp_path / "1", report_to=",".join(NAMES)))["step"] == 20
+    assert signal.getsignal(signal.SIGINT) is handler
     warnings = [text for text in caplog.messages if "no more metrics" in text]
     assert warnings == [f"{name} gets no more metrics of this run: no route to host"]
     for other in {*NAMES} - {name}:

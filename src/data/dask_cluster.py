@@ -23,6 +23,7 @@ from src.data.worker_processes import CALLS, in_order
 
 CONNECT_SECONDS = 20
 IDLE_SECONDS = 600  # without a worker; a cluster may replace its machines meanwhile
+ADVICE = "start it with the project's folder in PYTHONPATH and with requirements-scale.txt installed"
 MAX_CALLS = 512  # in flight; a thread waits for each
 
 
@@ -39,8 +40,7 @@ def environment(packages: tuple[str, ...]) -> dict[str, str]:
 def _check(worker: str, found: dict[str, str] | Exception, needed: dict[str, str]) -> None:
     """Raise UserError for a worker with another environment, or without one."""
     if isinstance(found, Exception):
-        advice = "start it with the project's folder in PYTHONPATH and with requirements-scale.txt installed"
-        raise UserError(f"the Dask worker {worker} cannot run the project ({found}): {advice}")
+        raise UserError(f"the Dask worker {worker} cannot run the project ({found}): {ADVICE}")
     for name, value in needed.items():
         if found[name] != value:
             difference = f"has {name} {found[name]}, this machine has {value}"
@@ -105,6 +105,8 @@ class Cluster:
             return future.result()
         except KilledWorker as error:
             raise UserError(f"Dask workers ended whenever they got one text; give them more memory ({error})") from None
+        except ImportError as error:
+            raise UserError(f"a Dask worker cannot run the project ({error}): {ADVICE}") from error
         except (CancelledError, CommClosedError) as error:
             raise self._lost(error) from error
 

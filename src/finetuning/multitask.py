@@ -14,12 +14,12 @@ from model_utils.device import Device, setup_device
 from model_utils.errors import ConfigError, DataError
 from model_utils.files import write_json
 from src.albert_networks import JointNetwork, TrainingNetwork, head_prefix
-from src.checkpoints.checkpoint_files import BACKBONE, Checkpoint, find_checkpoint
+from src.checkpoints.checkpoint_files import BACKBONE, Checkpoint, find_checkpoint, list_checkpoints
 from src.data.feature_cache import TRAIN
 from src.data.mixed_batches import MixedDataset
 from src.finetuning.finetune import Finetuning, check_outputs, find_tokenizer
 from src.finetuning.results import EVAL_FILE
-from src.finetuning.runs import check_runs
+from src.finetuning.runs import check_runs, runs_of
 from src.finetuning.training import Training
 from src.model_folder import ModelFolder
 from src.tasks.finetune_config import FROZEN, FinetuneConfig
@@ -28,6 +28,7 @@ from src.tasks.spec import EvaluationResult
 from src.tokenization import FullTokenizer
 from src.training.checkpoint import copy_parameters
 from src.training.evaluation import Evaluation, Selection
+from src.training.run_folder import CONFIG_FILE
 from src.training.utilisation import Utilisation
 
 logger = logging.getLogger(__name__)
@@ -41,10 +42,23 @@ def finetune_together(config: MultitaskConfig) -> None:
     training = MultitaskTraining(config, device, find_tokenizer(config))
     root = Path(config.save_finetune_checkpoint_path)
     check_runs(root, config)
+    check_task_folders(root, config)
     if config.dry_run:
         training.estimate(root, config, config.num_seeds)
         return
     training.run(root, Path(config.output_path) if config.output_path else root)
+
+
+def check_task_folders(root: Path, config: MultitaskConfig) -> None:
+    """Raise ConfigError if the folder of a task holds a model of another run, which that of the task would replace."""
+    for run in runs_of(config):
+        for task in config.tasks:
+            folder = root / run / task
+            is_new = not (root / run / CONFIG_FILE).exists()
+            if (folder / CONFIG_FILE).exists() or (is_new and folder.is_dir() and list_checkpoints(folder)):
+                raise ConfigError(
+                    f"{folder} holds another model, which that of {task} would replace: use another folder"
+                )
 
 
 @contextmanager

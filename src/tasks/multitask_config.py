@@ -22,7 +22,7 @@ OF_EACH_TASK = frozenset(
     {"max_seq_length", "max_train_samples", "max_eval_samples", "max_predict_samples", *READY_KEYS}
 )
 _NAME = re.compile("[A-Za-z0-9_-]{1,64}")
-_FOLDERS_OF_RUN = ("tensorboard",)
+_FOLDERS_OF_RUN = ("tensorboard", "swanlog", "wandb")
 
 
 class MultitaskConfig(FinetuneConfig):
@@ -53,7 +53,8 @@ class MultitaskConfig(FinetuneConfig):
         for name in self.tasks:
             self.config_of(name)
             if not _NAME.fullmatch(name) or name in _FOLDERS_OF_RUN or name.startswith("seed-"):
-                expected = "up to 64 letters, digits, - and _, but not tensorboard, nor seed-... at the beginning"
+                folders = ", ".join((*_FOLDERS_OF_RUN, "seed-..."))
+                expected = f"up to 64 letters, digits, - and _, but none of {folders}, which are other folders of a run"
                 raise ConfigError(key="the name of a task in tasks", value=name, expected=expected)
             for word in self.optimizer_settings()["decay_filter"]:
                 if word in name:  # weights are called after their task
@@ -73,7 +74,7 @@ class MultitaskConfig(FinetuneConfig):
         """
         keys = dict(self.tasks[name])
         command = keys.pop(COMMAND, "classifier")
-        if command not in COMMANDS:
+        if not isinstance(command, str) or command not in COMMANDS:
             expected = f"one of {', '.join(COMMANDS)}"
             raise ConfigError(key=f"tasks.{name}.{COMMAND}", value=command, expected=expected)
         for key in keys:

@@ -7,6 +7,7 @@ start at 0, by 1 - beta^t, where t counts the updates applied (Kingma and Ba 201
 """
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ import mindspore as ms
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from model_utils.errors import ConfigError
+from src.albert_networks import HEADS_OF_TASKS
 from src.nn import crf
 
 
@@ -99,6 +101,7 @@ class LearningRate(nn.Cell):
         return ops.ones_like(progress)
 
 
+_OF_CRF = re.compile(rf"({HEADS_OF_TASKS}\.[^.]+\.)?{re.escape(crf.PREFIX)}")  # names of weights
 CRF_RATE = 100.0  # times the learning rate: transitions begin at 0, and the rate of trained weights hardly moves them
 _fused_adam_weight_decay = ops.AdamWeightDecay()
 _fused_adam = ops.Adam()
@@ -147,7 +150,7 @@ class Optimizer(nn.Cell):
         self.settings = settings
         self.adapted = tuple(not any(word in p.name for word in settings.decay_filter) for p in self.parameters)
         self.decayed = tuple(adapted and settings.weight_decay > 0.0 for adapted in self.adapted)
-        self.is_crf = tuple(f".{crf.PREFIX}" in f".{p.name}" for p in self.parameters)
+        self.is_crf = tuple(_OF_CRF.match(p.name) is not None for p in self.parameters)
 
     def construct(
         self,

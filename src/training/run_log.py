@@ -179,7 +179,8 @@ class RunLog:
             for step in borders:
                 axis.axvline(step, color="grey", linewidth=0.6, zorder=0)
             axis.set(title=name, xlabel="updates")
-            axis.legend(fontsize=8)
+            if axis.get_legend_handles_labels()[0]:  # a task of several may have no value yet
+                axis.legend(fontsize=8)
         for axis in axes[len(panels) :]:
             axis.set_visible(False)
         figure.savefig(path, dpi=110)

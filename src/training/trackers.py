@@ -48,8 +48,12 @@ def start_run(name: str, folder: Path, config: dict[str, Any], run_id: str | Non
     library = load_library(name)
     if name == "mlflow":
         run = library.start_run(run_id=run_id, run_name=folder.name)
-        if run_id is None:  # parameters cannot change later
-            library.log_params(config)
+        try:
+            if run_id is None:  # parameters cannot change later
+                library.log_params(config)
+        except Exception:
+            library.end_run("FAILED")  # else no other run of this process starts
+            raise
         status = {True: "FINISHED", False: "FAILED"}
         return TrackerRun(run.info.run_id, library.log_metrics, lambda succeeded: library.end_run(status[succeeded]))
     settings = {"name": folder.name, "config": config, "id": run_id, "resume": "allow"}
@@ -71,8 +75,10 @@ class Trackers(AbstractContextManager[Any]):
             with self._guard(name):
                 handler = signal.getsignal(signal.SIGINT)
                 ids = read_object(file) if file.exists() else {}
-                self.runs[name] = start_run(name, folder.resolve(), flatten(config), ids.get(name))
-                signal.signal(signal.SIGINT, handler)  # swanlab's own finishes its run too early
+                try:
+                    self.runs[name] = start_run(name, folder.resolve(), flatten(config), ids.get(name))
+                finally:
+                    signal.signal(signal.SIGINT, handler)  # swanlab's own finishes its run too early
                 write_json(file, ids | {name: self.runs[name].id})
 
     @contextmanager

@@ -4,7 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, create_model, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WrapValidator,
+    create_model,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from model_utils.errors import ConfigError, key_path, shorten_text
 from src.tasks import TASKS
@@ -55,19 +65,25 @@ def request_model(task_info: TaskInfo, max_records: int, max_characters: int) ->
         raise ConfigError(f"the model's task is {task_info.task!r}, allowed are {', '.join(TASKS)}")
     text = Annotated[str, Field(max_length=max_characters)]
 
-    def definition(field: RecordField) -> tuple[Any, Any]:
+    def check_size(words: list[str]) -> list[str]:
+        if sum(map(len, words)) + len(words) - 1 > max_characters:
+            raise PydanticCustomError("too_long", f"Words should have at most {max_characters} characters together")
+        return words
+
+    def definition(field: RecordField, may_miss: bool) -> tuple[Any, Any]:
         if field.texts:
             min_texts, max_texts = field.texts
             return Annotated[list[text], Field(min_length=min_texts, max_length=max_texts)], ...
-        return (text | None, None) if field.optional or field.words_key else (text, ...)
+        return (text | None, None) if field.optional or may_miss else (text, ...)
 
     fields: dict[str, Any] = {}
     for name, field in TASKS[task_info.task].fields.items():
-        field_type, default = definition(field)
         column = task_info.text_columns.get(name, name)
+        has_words = bool(field.words_key) and column != field.words_key
+        field_type, default = definition(field, has_words)
         fields[name] = (field_type, Field(default, alias=name if column == "id" else column))
-        if field.words_key:
-            words = Annotated[list[text], Field(min_length=1, max_length=max_characters)]
+        if has_words:
+            words = Annotated[list[str], Field(min_length=1), AfterValidator(check_size)]
             fields[field.words_key] = (words | None, None)
     fields["id"] = (Identity, None)
     record: Any = create_model("Record", __base__=StrictModel, **fields)
