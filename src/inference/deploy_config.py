@@ -10,6 +10,7 @@ from src.inference.answer_tables import ENDINGS
 from src.inference.exported_model import ONNX_SUFFIX, SUFFIXES
 from src.tasks import TASKS
 from src.tasks.fill_mask import POOLINGS
+from src.tasks.multitask_config import MultitaskConfig
 from src.training.pretrain_config import PretrainConfig
 from src.utils import parse_part
 
@@ -30,7 +31,11 @@ class ExportConfig(OneDeviceConfig):
     """
 
     config_file = "pretrain_config.yaml"
-    file_sharers = (*dict.fromkeys(spec.config for spec in TASKS.values() if spec.config), PretrainConfig)
+    file_sharers = (
+        *dict.fromkeys(spec.config for spec in TASKS.values() if spec.config),
+        MultitaskConfig,
+        PretrainConfig,
+    )
 
     export_ckpt_file: str = option("", "checkpoint or folder; the folder of a run or a conversion", required=True)
     export_file_name: str = option(
