@@ -144,7 +144,7 @@ def test_settings_other_than_those_of_the_training_are_warned_of(run: Path, capl
     assert Finetuning.check_task(here, run) == trained
     assert caplog.messages == [f"max_seq_length is 24, but 32 in the task.json of {run}"]
     assert caplog.records[0].levelname == "WARNING"
-    known = SimpleNamespace(explicit_values=lambda: {"task_name": "ax"})  # of the very weights that it is predicted with
+    known = SimpleNamespace(explicit_values=lambda: {"task_name": "ax"})  # of the weights that predict it
     assert Finetuning.check_task(SimpleNamespace(task=SimpleNamespace(task_info=known)), run) == trained
     assert len(caplog.messages) == 1
 
