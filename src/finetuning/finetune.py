@@ -281,22 +281,14 @@ class Finetuning(Training):
         is_same_task_info = task_info.explicit_values() == self.task.task_info.explicit_values()
         training_result = results.get(step) if is_same_task_info else None
         selection_split = self.task.dev_splits[0]
-        is_loaded = False
+        if not training_result or set(splits) - {selection_split}:
+            load_backbone(self.scores, contents, needed=("",))
         report = Report({"checkpoint": contents.path.name, "step": step})
         for split in splits:
             if training_result and split == selection_split:
                 result = training_result
             else:
-                if not is_loaded:
-                    load_backbone(self.scores, contents, needed=("",))
-                    is_loaded = True
-                outputs = predict_rows(self.network, self.data.dataset(split), self.ranks)
-                if not are_finite(outputs):
-                    raise DivergedError(
-                        f"{contents.path} gives outputs for the {split} split that are not finite: train with a lower "
-                        "learning rate or a longer warm-up, or set compute_type to float32 if it is float16"
-                    )
-                result = self.task.evaluate(self.data.prepared(split), outputs, task_info)
+                result = self._evaluate_split(split, task_info, contents.path)
             task_info = task_info.model_copy(update=result.calibration)
             prefix = "" if split == selection_split else f"{split}_"
             is_labelled = bool(result.metrics)
@@ -309,15 +301,34 @@ class Finetuning(Training):
                     write_report(output, split, result, baselines, contents.path, config or self.config)
         report.log()
         if self.ranks.writer:
-            exists = (output / EVAL_FILE).exists()
             # Evaluating some splits must not lose the metrics of the others, unless the weights are new.
-            if exists and report.metrics and not results:
-                all_splits = (*self.task.dev_splits, *self.task.test_splits)
-                report.merge_earlier(read_object(output / EVAL_FILE), all_splits, splits)
-            if report.metrics or not exists:
-                write_json(output / EVAL_FILE, report.content())
-            logger.info(f"results and predictions are in {output}")
+            self._write_results(output, report, () if results else splits)
         return report
+
+    def _evaluate_split(self, split: str, task_info: TaskInfo, checkpoint: Path) -> EvaluationResult:
+        """Return the result of the loaded weights on a split; raise DivergedError if outputs are not finite."""
+        outputs = predict_rows(self.network, self.data.dataset(split), self.ranks)
+        if not are_finite(outputs):
+            raise DivergedError(
+                f"{checkpoint} gives outputs for the {split} split that are not finite: train with a lower learning "
+                "rate or a longer warm-up, or set compute_type to float32 if it is float16"
+            )
+        return self.task.evaluate(self.data.prepared(split), outputs, task_info)
+
+    def _write_results(self, output: Path, report: Report, replaced: Sequence[str]) -> None:
+        """Write eval_results.json; an earlier one without metrics to replace it stays.
+
+        Args:
+            replaced: splits whose earlier results are replaced while those of others are kept; (): none are kept.
+        """
+        file = output / EVAL_FILE
+        exists = file.exists()
+        if exists and report.metrics and replaced:
+            all_splits = (*self.task.dev_splits, *self.task.test_splits)
+            report.merge_earlier(read_object(file), all_splits, replaced)
+        if report.metrics or not exists:
+            write_json(file, report.content())
+        logger.info(f"results and predictions are in {output}")
 
     def write_card(self, path: Path, report: Report, config: FinetuneConfig, splits: Sequence[str]) -> None:
         """Write the model card of a finished run, which was evaluated on `splits`, into its folder. Collective."""
