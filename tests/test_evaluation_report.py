@@ -1,5 +1,6 @@
 """Class weights and reports of evaluations, against scikit-learn on the written predictions, and in Chromium."""
 
+import base64
 import json
 import shlex
 import sys
@@ -17,7 +18,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from model_utils.errors import ConfigError
 from model_utils.schema import load_config
 from src.create_squad_data import SquadAnswer, SquadQuestion
-from src.data.feature_files import Ragged
+from src.data.feature_files import Column, Ragged
 from src.finetuning.report_files import CONTEXT, SHOWN_CLASSES, SHOWN_ERRORS, write_report
 from src.squad_get_predictions import Prediction, ScoredSpan
 from src.squad_postprocess import answer_texts
@@ -39,12 +40,15 @@ from src.tasks.spec import EvaluationResult, PreparedSplit
 from src.tasks.squad_metrics import score_answers, score_answers_v2
 from src.tasks.token_classification import NerConfig, NerTask
 from src.text.text_tables import read_table
+from src.training.run_log import CURVES_FILE
 from tests.helpers.browser import chromium
 from tests.helpers.finetune_arguments import arguments
 
 LABELS = ("bad", "fair", "good", "never")
 SCRIPT = "<script>document.title = 'run'</script> & <b>bold</b>"
 ROWS = 120
+EVALUATED = SimpleNamespace(columns={"input_ids": Column("int32", 8, 0, True)}, lengths=np.int32([3, 8, 8, 5]))
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
 def test_balanced_weights_are_those_of_scikit_learn() -> None:
@@ -77,7 +81,8 @@ def test_a_label_twice_is_refused() -> None:
 
 def write(folder: Path, result: EvaluationResult, config: Any) -> None:
     result.write(folder)
-    write_report(folder, "dev", result, {}, Path("run/albert-1.ckpt"), config)
+    (folder / CURVES_FILE).write_bytes(base64.b64decode(PIXEL))
+    write_report(folder, "dev", result, {}, EVALUATED, folder / "albert-1.ckpt", config)
 
 
 def evaluate_texts(folder: Path, **settings: Any) -> None:
@@ -281,6 +286,11 @@ def test_wrong_sentences_have_their_entities_marked(folders: dict[str, Path]) ->
                 assert errors[name][row] == " ".join(pieces)
 
 
+def test_lengths_and_rows_that_may_be_cut_are_counted(folders: dict[str, Path]) -> None:
+    for folder in folders.values():
+        assert report_of(folder)["tokens"] == {"mean": 6.0, "max": 8, "limit": 8, "rows_at_limit": 2}
+
+
 @pytest.mark.parametrize("name", ["squad_v1", "squad_v2"])
 def test_wrong_answers_and_right_ones_have_the_official_f1(folders: dict[str, Path], name: str) -> None:
     metrics = json.loads((folders[name] / "metrics.json").read_text())
@@ -369,6 +379,11 @@ def test_the_page_shows_texts_as_they_are(folders: dict[str, Path], open_report:
     assert shown == errors["text_a"][:SHOWN_ERRORS] and SCRIPT in shown[0]
     assert page.inner_text("pre >> nth=0") == shlex.join(sys.orig_argv)
     assert f"data_dir: {folders['classes']}" in page.inner_text("pre >> nth=2")
+
+
+def test_the_page_shows_the_training(folders: dict[str, Path], open_report: Callable[[Path], Any]) -> None:
+    page = open_report(folders["classes"])
+    assert page.evaluate("document.querySelector('img').naturalWidth") == 1
 
 
 def test_the_page_shows_the_confusion_matrix(folders: dict[str, Path], open_report: Callable[[Path], Any]) -> None:

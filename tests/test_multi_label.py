@@ -105,12 +105,16 @@ def config_of(folder: Path, **changes: Any) -> ClassifierConfig:
     return load_config(ClassifierConfig, arguments(model, settings | changes))
 
 
-def test_a_development_file_without_any_label_is_labelled_and_a_test_file_is_not(tmp_path: Path) -> None:
+def test_a_development_file_without_any_label_is_labelled_and_a_test_file_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for split, labels in (("train", "art"), ("dev", ""), ("test", "")):
         write_table(tmp_path / f"{split}.tsv", {"a": labels, "b": labels and "news"})
     config = config_of(tmp_path, do_predict=True)
     task = MultiLabelTask(config, find_tokenizer(config))
     assert task.split("dev").features().arrays["labels"].tolist() == [[0, 0], [0, 0]]
+    (warning,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    assert "dev.tsv" in warning and "'art', 'news'" in warning  # labels that no threshold can be fitted for
     assert "label_ids" not in task.split("test").features().columns
 
 

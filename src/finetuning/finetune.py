@@ -298,7 +298,8 @@ class Finetuning(Training):
                 output.mkdir(parents=True, exist_ok=True)
                 result.write(output)
                 if result.report and is_labelled:
-                    write_report(output, split, result, baselines, contents.path, config or self.config)
+                    records = self.data.prepared(split).records
+                    write_report(output, split, result, baselines, records, contents.path, config or self.config)
         report.log()
         if self.ranks.writer:
             # Evaluating some splits must not lose the metrics of the others, unless the weights are new.

@@ -1,5 +1,6 @@
 """Writer of report_SPLIT.json, errors_SPLIT.tsv and report_SPLIT.html, a page without outside references."""
 
+import base64
 import itertools
 import shlex
 import sys
@@ -13,9 +14,11 @@ import numpy as np
 from model_utils.files import write_json, write_text
 from model_utils.schema import Config
 from model_utils.yaml_files import write_yaml
+from src.data.feature_files import RecordSet
 from src.tasks.evaluation_report import BINS, Confusion, MarkedText, calibration_bins
 from src.tasks.prediction_table import table_text
 from src.tasks.spec import EvaluationResult
+from src.training.run_log import CURVES_FILE
 
 SHOWN_ERRORS = 50
 SHOWN_CLASSES = 20  # of a confusion matrix; all others share a row and a column
@@ -24,7 +27,7 @@ STYLE_FILE = Path(__file__).with_name("report_page.css")
 PAGE = """<!DOCTYPE html>
 <html lang="en">
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width">
 <title>{title}</title>
 <style>
@@ -36,12 +39,24 @@ PAGE = """<!DOCTYPE html>
 
 
 def write_report(
-    folder: Path, split: str, result: EvaluationResult, baselines: Mapping[str, float], checkpoint: Path, config: Config
+    folder: Path,
+    split: str,
+    result: EvaluationResult,
+    baselines: Mapping[str, float],
+    records: RecordSet,
+    checkpoint: Path,
+    config: Config,
 ) -> None:
-    """Write the report of a result, which has one, as JSON, TSV and HTML into a folder."""
+    """Write the report of a result, which has one, as JSON, TSV and HTML into a folder.
+
+    Args:
+        records: rows that were evaluated, whose lengths are reported.
+        checkpoint: weights that were evaluated; training curves beside it are shown.
+    """
     assert result.report
     report = result.report()
-    write_json(folder / f"report_{split}.json", report.to_json())
+    tokens = _token_counts(records)
+    write_json(folder / f"report_{split}.json", report.to_json() | {"tokens": tokens})
     write_text(folder / f"errors_{split}.tsv", table_text(report.errors))
     metrics = [(name, value, baselines.get(name, "")) for name, value in result.metrics.items()]
     warnings = "".join(f"<p>{escape(warning)}</p>" for warning in result.warnings)
@@ -58,6 +73,13 @@ def write_report(
         ("probability 概率", "predictions 预测数", "mean probability 平均概率", "accuracy 准确率"),
         [(f"{start:.1f} – {start + 1 / BINS:.1f}", *values) for start, *values in bins],
     )
+    sections["Tokens of a row 每行词元数"] = _table(
+        ("mean 平均", "longest 最长", "limit 上限", "rows at the limit 达到上限的行数"), [list(tokens.values())]
+    )
+    curves = checkpoint.with_name(CURVES_FILE)
+    if curves.exists():
+        image = base64.b64encode(curves.read_bytes()).decode()
+        sections["Training 训练"] = f'<img alt="{CURVES_FILE}" src="data:image/png;base64,{image}">'
     sections["Errors 错误"] = _errors({**report.errors, **report.passages}, f"errors_{split}.tsv")
     sections["Command 命令"] = f"<pre>{escape(shlex.join(sys.orig_argv))}</pre>"
     sections["Checkpoint 检查点"] = f"<pre>{escape(str(checkpoint))}</pre>"
@@ -67,6 +89,14 @@ def write_report(
     page = PAGE.format(title=title, style=STYLE_FILE.read_text("utf-8"), body=body)
     page = page.encode("utf-8", "backslashreplace").decode()  # bytes of a command or path may be no UTF-8
     write_text(folder / f"report_{split}.html", page)
+
+
+def _token_counts(records: RecordSet) -> dict[str, float]:
+    """Return figures about the tokens of the rows; one as long as the limit is exactly that long or was cut."""
+    limit = max(column.width for column in records.columns.values() if column.per_token)
+    lengths = records.lengths
+    rows_at_limit = int((lengths == limit).sum())
+    return {"mean": lengths.mean().item(), "max": lengths.max().item(), "limit": limit, "rows_at_limit": rows_at_limit}
 
 
 def _table(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -36,7 +36,9 @@ def find_labels(examples: Sequence[Example], held_out: int = 0, separator: str =
         raise DataError(f"{file} has {len(counts)} label(s) ({', '.join(counts)}), needed are at least two")
     common = ", ".join(f"{label} ({count:,})" for label, count in counts.most_common(10))
     more = f" and {len(counts) - 10:,} more" if len(counts) > 10 else ""
-    size = f"{len(examples):,} examples, {held_out:,} of them for development"
+    size = f"{len(examples):,} examples"
+    if held_out:
+        size += f", {held_out:,} of them for development"
     logger.info(f"{file}: {size}; {len(counts):,} labels: {common}{more}")
     if not separator and len(counts) > _MAX_NUMERIC_LABELS and None not in map(_parse_number, counts):
         logger.warning(f"all {len(counts):,} labels are numbers, but used as classes; for regression set --num_class 1")

@@ -10,11 +10,13 @@ import numpy as np
 from pydantic import Field, model_validator
 from scipy.special import expit
 
+from model_utils.errors import shorten
 from src.albert_for_finetune import AlbertForMultiLabel
 from src.create_finetune_data import Example
 from src.data.feature_cache import Features, Split
 from src.data.features import LABELS
 from src.tasks.answerer import Answer, Outputs, Probability, Record, shortest
+from src.tasks.class_labels import count_labels
 from src.tasks.classification import (
     ClassificationAnswerer,
     ClassificationInfo,
@@ -57,6 +59,15 @@ class MultiLabelTask(ClassifierTask):
         self.selection = "micro_f1"
         self.spec = MULTI_LABEL
         self.task_info = MultiLabelInfo(**self.task_info.explicit_values() | {"task": NAME})
+
+    def split(self, name: str) -> Split:
+        split = super().split(name)
+        if name in self.dev_splits and split.examples and not getattr(self.trained_info, "thresholds", ()):
+            missing = sorted(set(self.labels) - set(count_labels(split.examples, self.separator)))
+            if missing:
+                names = ", ".join(map(shorten, missing))
+                logger.warning(f"{split.examples[0].file}: no row has the label {names}: its threshold is {UNFITTED}")
+        return split
 
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
         probabilities = expit(self.logits_of_texts(prepared.records, outputs))

@@ -21,7 +21,7 @@ LENGTHS = {"max_seq_length": 40, "max_qa_length": 16, "doc_stride": 12, "max_que
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 TASK_INFOS: dict[str, dict[str, Any]] = {
     "classification": {"labels": ["bad", "good", "so so"], "classifier_hidden_size": 12},
-    "regression": {"labels": []},
+    "regression": {"labels": [], "window_stride": 16},
     "multi_label": {"labels": ["art", "news", "sport"], "thresholds": [0.3, 0.5, 0.6]},
     "multiple_choice": {"labels": []},
     "squad_v1": {"labels": []},
