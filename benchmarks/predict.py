@@ -71,9 +71,9 @@ class RecordProducts(MatrixProducts):
 
         folder = ModelFolder.load(model)
         spec = TASK_SPECS[folder.task_info.task]
-        answerer = spec.answerer(folder.task_info, folder.tokenizer, ("", ""))
-        items = [answerer.read(json.loads(line)) for line in records.open(encoding="utf-8")]
-        lengths = answerer.features(items).values["input_ids"].counts.tolist()
+        processor = spec.processor(folder.task_info, folder.tokenizer, ("", ""))
+        items = [processor.parse(json.loads(line)) for line in records.open(encoding="utf-8")]
+        lengths = processor.encode(items).values["input_ids"].counts.tolist()
         reads_tokens = spec.scores(folder.architecture, folder.task_info).reads_tokens
         operations = [forward_flops(folder.architecture, 1, length, reads_tokens=reads_tokens) for length in lengths]
         return sum(lengths), sum(operations)

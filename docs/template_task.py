@@ -18,10 +18,10 @@ from src.data.feature_files import Column, Ragged
 from src.data.features import token_columns
 from src.data.text_rows import encode_windows
 from src.finetune_eval_model import SequenceClassificationScores
-from src.tasks.answerer import Answer, Outputs, Probability, Record, shortest
-from src.tasks.classification import ClassificationAnswerer
+from src.tasks.classification import ClassificationProcessor
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.prediction_table import write_prediction_table
+from src.tasks.record_processor import Answer, Outputs, Probability, Record, shortest
 from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Task, TaskSpec, dense_shapes
 from src.tasks.task_info import LabelledInfo, TaskInfo
 
@@ -90,15 +90,15 @@ def _micro_f1(prepared: PreparedSplit, predictions: np.ndarray) -> dict[str, flo
     return {"f1": float(f1_score(prepared.records.array("labels"), predictions, average="micro", zero_division=0))}
 
 
-class TopicAnswerer(ClassificationAnswerer):
-    """Answerer: text_a -> probabilities."""
+class TopicProcessor(ClassificationProcessor):
+    """Processor: text_a -> probabilities."""
 
     texts = ("text_a",)
 
-    def read(self, record: Record) -> tuple[str, str]:
+    def parse(self, record: Record) -> tuple[str, str]:
         return self.text(record, "text_a"), ""
 
-    def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
+    def postprocess(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
         names = self.task_info.labels
         return [{"probabilities": dict(zip(names, shortest(row), strict=True))} for row in expit(outputs["logits"])]
 
@@ -110,7 +110,7 @@ class TopicAnswer(Answer):
 TOPICS = TaskSpec(
     "topics",
     scores=lambda architecture, info: SequenceClassificationScores(architecture, len(info.labels)),
-    answerer=TopicAnswerer,
+    processor=TopicProcessor,
     fields={"text_a": RecordField()},
     answer=TopicAnswer,
     head=Head("classifier", 0, (("classifier.",),), lambda *sizes: dense_shapes("classifier", *sizes[:2])),

@@ -19,7 +19,7 @@ from src.inference.exporting import export_model
 from src.model_folder import ModelFolder, load_tokenizer
 from src.pretraining_data.masking import MaskVocabulary
 from src.tasks.fill_mask import encode_masked
-from src.tasks.token_classification import EntityAnswerer
+from src.tasks.token_classification import EntityProcessor
 from src.text.added_tokens import AddedTokens, AddedTokensSchema
 from src.tokenization import FullTokenizer
 from tests.helpers.conversions import PRE_TRAINING, SMALL, assert_same_bits, convert, random_values, write_hugging_face
@@ -324,9 +324,9 @@ def with_entity_token(folder: Path, task: str) -> ModelFolder:
 def test_an_added_token_is_a_word_of_a_text(tmp_path: Path) -> None:
     """Of raw text for named entities, too, whose words end at brackets."""
     model = with_entity_token(tmp_path, "token_classification")
-    answerer = EntityAnswerer(model.usage(), model.tokenizer)
+    processor = EntityProcessor(model.usage(), model.tokenizer)
     text = "ab [E1]cd."
-    _, spans = answerer.read({"text": text})
+    _, spans = processor.parse({"text": text})
     assert [text[start:end] for start, end in spans] == ["ab", "[E1]", "cd", "."]
 
 

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from src.tasks.answerer import shortest
 from src.tasks.prediction_table import write_prediction_table
+from src.tasks.record_processor import shortest
 from src.text.text_tables import read_table
 
 ESCAPES = {r"\\": "\\", r"\t": "\t", r"\n": "\n", r"\r": "\r"}

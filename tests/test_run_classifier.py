@@ -476,7 +476,7 @@ def test_two_processes_do_what_one_does(data: Path, tmp_path: Path) -> None:
 
 
 def test_the_names_of_the_texts_columns_are_known(tmp_path: Path) -> None:
-    """task.json has them, for records to be read by (src/tasks/answerer.py)."""
+    """task.json has them, for records to be read by (src/tasks/record_processor.py)."""
     (tmp_path / "train.csv").write_text("review,title,label\nfine,a,good\n")
     (tmp_path / "plain.tsv").write_text("good\tfine\ta\n")
 

@@ -18,7 +18,7 @@ from src.tasks.entities import entity_scores
 from src.tasks.sentences import NerSplit
 from src.tasks.spec import EvaluationResult, PreparedSplit
 from src.tasks.task_info import TaskInfo
-from src.tasks.token_classification import EntityAnswerer, NerConfig, NerTask
+from src.tasks.token_classification import EntityProcessor, NerConfig, NerTask
 from src.text.text_tables import read_table
 from src.training.trainer import Trainer
 from tests.helpers.finetune_arguments import LEARNER, arguments
@@ -345,11 +345,11 @@ def test_predicted_tags_follow_the_scheme_of_training(tmp_path: Path, first: str
     trained = ner_task(data_dir=tmp_path)
     assert trained.task_info.follows_scheme == follows_scheme
     task = ner_task(trained.task_info, data_dir=tmp_path, do_train=False)
-    answerer = EntityAnswerer(task.task_info, SimpleNamespace())
+    processor = EntityProcessor(task.task_info, SimpleNamespace())
     assert task.labels == ["O", "B-A", "I-A"]
     tags, probabilities = task.task_info.tags(np.array([[1, 0.9, 0], [0, 0, 1], [1, 0, 0]]))
     assert tags == (["B-A", "I-A", "O"] if follows_scheme else ["O", "I-A", "O"])
-    answer = answerer._answer("New York is", [(0, 3), (4, 8), (9, 11)], tags, probabilities)
+    answer = processor._answer("New York is", [(0, 3), (4, 8), (9, 11)], tags, probabilities)
     assert [entity["text"] for entity in answer["entities"]] == ["New York" if follows_scheme else "York"]
 
 
@@ -374,4 +374,4 @@ def test_windows_within_a_long_word_are_those_of_its_text() -> None:
     words = np.array([[0, 1], [3, 1], [4, 1], [4, 2]], np.int32)
     rows = {"input_ids": Ragged(np.zeros(6, np.int32), np.ones(6, np.int64))}
     features = Features({}, rows, {"words": words, "sentence_words": np.array([1, 1, 2], np.int32)})
-    assert EntityAnswerer.items_of_rows(None, features).tolist() == [0, 0, 0, 1, 2, 2]
+    assert EntityProcessor.items_of_rows(None, features).tolist() == [0, 0, 0, 1, 2, 2]

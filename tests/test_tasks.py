@@ -90,7 +90,7 @@ def test_the_outputs_of_a_head_tell_its_tasks(module: str, outputs: int, tasks: 
 def test_every_task_is_whole() -> None:
     for name, spec in TASKS.items():
         assert name == spec.name and spec.fields
-        assert set(spec.answerer.texts) <= set(spec.fields)
+        assert set(spec.processor.texts) <= set(spec.fields)
         assert (spec.head is None) == (spec.losses is None) == (name not in HEADS)
 
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Protocol
 from tqdm import tqdm
 
 from src.inference.record_files import NumberedRecord, write_records
-from src.tasks.answerer import Record
+from src.tasks.record_processor import Record
 from src.tasks.task_info import TaskInfo
 
 logger = logging.getLogger(__name__)

@@ -15,9 +15,9 @@ from src.data.length_buckets import power_of_two
 from src.finetune_eval_model import PackedNetwork
 from src.inference.network_batches import PackedBatches, PaddedBatches
 from src.tasks import TASKS
-from src.tasks.answerer import Record
-from src.tasks.fill_mask import EMBEDDINGS, POOLER, EmbeddingsAnswerer, MaskAnswerer
+from src.tasks.fill_mask import EMBEDDINGS, POOLER, EmbeddingsProcessor, MaskProcessor
 from src.tasks.question_answering import with_threshold
+from src.tasks.record_processor import Record
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
 from src.training.network_outputs import WORKING_MEMORY, OutputTable, rows_not_finite, rows_where
@@ -33,10 +33,10 @@ class AnswerSettings:
     Attributes:
         batch_tokens: tokens per batch including padding, at least one row; 0: a fast size with bounded memory
             (src.training.network_outputs.rows_in_memory).
-        top_k: fill_mask: tokens per mask; None: MaskAnswerer's default.
-        text_columns: keys of the first and the second text in records (src/tasks/answerer.py); empty: as in training.
+        top_k: fill_mask: tokens per mask; None: MaskProcessor's default.
+        text_columns: keys of the first and the second text in records; empty: as in training.
         null_threshold: SQuAD v2.0: highest no_answer_probability that still gives an answer; None: task_info's.
-        pooling, normalise: embeddings: as in EmbeddingsAnswerer; pooling "": that of the training, else pooler.
+        pooling, normalise: embeddings: as in EmbeddingsProcessor; pooling "": that of the training, else pooler.
     """
 
     batch_tokens: int = 0
@@ -77,9 +77,9 @@ class Predictor:
         self.architecture = architecture
         self.file: Path | None = None  # weights or MINDIR that the network was loaded from
         self._spec = TASKS[task_info.task]
-        self._answerer = self._spec.answerer(task_info, tokenizer, settings.text_columns)
+        self._processor = self._spec.processor(task_info, tokenizer, settings.text_columns)
         if any(settings.text_columns):  # a server's requests have these keys, too
-            named = {key: name for key, name in zip(self._answerer.texts, settings.text_columns, strict=False) if name}
+            named = {key: name for key, name in zip(self._processor.texts, settings.text_columns, strict=False) if name}
             task_info = task_info.model_copy(update={"text_columns": task_info.text_columns | named})
         self.task_info = task_info
         self._apply(settings)
@@ -87,17 +87,17 @@ class Predictor:
         self._batches = batches_class(network, architecture, task_info, self._spec.texts_per_row, settings.batch_tokens)
 
     def _apply(self, settings: AnswerSettings) -> None:
-        """Pass the settings of single tasks to the answerer; raise ConfigError if its task does not have them."""
+        """Pass the settings of single tasks to the processor; raise ConfigError if its task does not have them."""
         task = self.task_info.task
-        answerer = self._answerer
-        if isinstance(answerer, MaskAnswerer):
-            answerer.top_k = settings.top_k or answerer.top_k
+        processor = self._processor
+        if isinstance(processor, MaskProcessor):
+            processor.top_k = settings.top_k or processor.top_k
         elif settings.top_k is not None:
             raise ConfigError(f"top_k is {settings.top_k}, but the model's task is {task}, not fill_mask")
-        if isinstance(answerer, EmbeddingsAnswerer):
-            answerer.pooling = settings.pooling or getattr(self.task_info, "pooling", "") or POOLER
-            answerer.normalise = settings.normalise
-            answerer.hidden_size = self.architecture.hidden_size
+        if isinstance(processor, EmbeddingsProcessor):
+            processor.pooling = settings.pooling or getattr(self.task_info, "pooling", "") or POOLER
+            processor.normalise = settings.normalise
+            processor.hidden_size = self.architecture.hidden_size
         elif settings.pooling:
             raise ConfigError(f"pooling applies to embeddings, but the model's task is {task}")
         if settings.normalise and task != EMBEDDINGS.name:
@@ -108,7 +108,7 @@ class Predictor:
 
         A record that cannot be answered gets {"error": sentence}. The answer to a truncated text has truncated: true.
         """
-        items, answers = self._read(records)
+        items, answers = self._parse(records)
         for group in self._groups(items):
             for (index, _), answer in zip(group, self._answer([item for _, item in group]), strict=True):
                 answers[index] = answer
@@ -120,17 +120,17 @@ class Predictor:
         Batch sizes depend on earlier calls, and the last digits of answers on batch sizes. A part or a resumed run
         calls this to write the same bytes as one whole run.
         """
-        items, _ = self._read(records)
+        items, _ = self._parse(records)
         for group in self._groups(items):
-            next(self._batches.batches(self._answerer.features([item for _, item in group])))
+            next(self._batches.batches(self._processor.encode([item for _, item in group])))
 
-    def _read(self, records: Sequence[Record]) -> tuple[list[tuple[int, Any]], list[Record]]:
-        """Return (index, item of the answerer) of all records that can be answered, and answers with others' errors."""
+    def _parse(self, records: Sequence[Record]) -> tuple[list[tuple[int, Any]], list[Record]]:
+        """Return (index, parsed record) of all records that can be answered, and answers with others' errors."""
         items = []
         answers: list[Record] = [{} for _ in records]
         for index, record in enumerate(records):
             try:
-                items.append((index, self._answerer.read(record)))
+                items.append((index, self._processor.parse(record)))
             except DataError as error:
                 answers[index] = {"error": str(error)}
         return items, answers
@@ -140,7 +140,7 @@ class Predictor:
         group: list[tuple[int, Any]] = []
         largest_outputs = 0
         for item in items:
-            outputs = self._answerer.outputs_of(item[1])
+            outputs = self._processor.output_size(item[1])
             rows = power_of_two(len(group) + 1)  # including filler rows
             if len(group) == _RECORDS_AT_ONCE or (group and rows * max(largest_outputs, outputs) > _OUTPUTS_AT_ONCE):
                 yield group
@@ -153,7 +153,7 @@ class Predictor:
 
     def _answer(self, items: list[Any]) -> list[Record]:
         """Return one answer per item; an item that the network cannot answer gets an error, the others an answer."""
-        features = self._answerer.features(items)
+        features = self._processor.encode(items)
         segments = features.values["segment_ids"]
         unknown = segments.values >= self.architecture.type_vocab_size
         unknown_segments = rows_where(segments, unknown)
@@ -163,19 +163,19 @@ class Predictor:
         if len(not_finite):
             for output in outputs.values():  # postprocessing fails on NaN
                 np.nan_to_num(getattr(output, "values", output), copy=False, nan=0, posinf=0, neginf=0)
-        answers = self._answerer.answers(items, features, outputs)
+        answers = self._processor.postprocess(items, features, outputs)
         truncated = features.arrays.get("truncated", np.zeros(len(items), bool))
         for index in np.flatnonzero(truncated):
             answers[index] = answers[index] | {"truncated": True}
-        for index in self._answerer.items_of_rows(features)[not_finite]:
+        for index in self._processor.items_of_rows(features)[not_finite]:
             answers[index] = {"error": "the network's outputs are not finite: its weights may be damaged"}
-        for index in self._answerer.items_of_rows(features)[unknown_segments]:
+        for index in self._processor.items_of_rows(features)[unknown_segments]:
             answers[index] = {"error": "the model has type_vocab_size 1: leave out the second text"}
         return answers
 
     def _run(self, features: Features) -> dict[str, Any]:
         """Return the network's outputs for all rows, which it computes in batches by length."""
-        outputs = OutputTable(self.network, features.values["input_ids"].counts, self._answerer.ignored_outputs)
+        outputs = OutputTable(self.network, features.values["input_ids"].counts, self._processor.ignored_outputs)
         for rows, inputs in self._batches.batches(features):
             outputs.put(rows, self.network(*map(Tensor, inputs)))
         return outputs.values

@@ -23,7 +23,6 @@ from src.data.features import LABELS, WINDOWS, sample, token_columns
 from src.data.ready_features import ReadySplit
 from src.data.text_rows import encode_windows, mean_of_windows
 from src.finetune_eval_model import SequenceClassificationScores
-from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, likeliest_name, shortest
 from src.tasks.class_labels import count_labels, find_labels, label_warnings
 from src.tasks.class_weights import class_weights
 from src.tasks.classification_examples import ClassifierConfig, CustomExamples, GlueExamples
@@ -31,6 +30,7 @@ from src.tasks.evaluation_report import classifier_report, text_columns
 from src.tasks.finetune_config import is_tfrecord
 from src.tasks.glue import PUBLISHED_TASKS, write_submission
 from src.tasks.prediction_table import write_prediction_table
+from src.tasks.record_processor import Answer, Outputs, Probability, Record, RecordProcessor, likeliest_name, shortest
 from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Shapes, Task, TaskSpec, dense_shapes
 from src.tasks.task_info import LabelledInfo, TaskInfo
 from src.tokenization import FullTokenizer
@@ -280,13 +280,13 @@ def build_scores(architecture: AlbertConfig, task_info: RegressionInfo) -> nn.Ce
     return SequenceClassificationScores(architecture, max(1, len(task_info.labels)), task_info.classifier_hidden_size)
 
 
-class ClassificationAnswerer(Answerer):
-    """Answerer of a classifier: text_a, text_b -> label, probabilities."""
+class ClassificationProcessor(RecordProcessor):
+    """Processor of a classifier: text_a, text_b -> label, probabilities."""
 
     texts: tuple[str, ...] = ("text_a", "text_b")
     warned_of_missing_text = False
 
-    def read(self, record: Record) -> tuple[str, str]:
+    def parse(self, record: Record) -> tuple[str, str]:
         text_a = self.text(record, "text_a")
         text_b = self.text(record, "text_b", needed=False)
         trained_column = self.task_info.text_columns.get("text_b")
@@ -295,7 +295,7 @@ class ClassificationAnswerer(Answerer):
             logger.warning(f"a record has no {trained_column}, as the training had: its first text alone is answered")
         return text_a, text_b
 
-    def features(self, items: Sequence[tuple[str, str]]) -> Features:
+    def encode(self, items: Sequence[tuple[str, str]]) -> Features:
         texts_a, texts_b = zip(*items, strict=True)
         stride = getattr(self.task_info, "window_stride", 0)
         values, truncated, windows = encode_windows(texts_a, texts_b, self.tokenizer, self.length, stride)
@@ -309,15 +309,15 @@ class ClassificationAnswerer(Answerer):
         """Return the mean logits of each item's rows, (items, C)."""
         return mean_of_windows(outputs["logits"], features.arrays[WINDOWS])
 
-    def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
+    def postprocess(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
         probabilities = softmax(self.logits(features, outputs), 1)
         return [likeliest_name("label", self.task_info.labels, row) for row in probabilities]
 
 
-class RegressionAnswerer(ClassificationAnswerer):
-    """Answerer of a regression: text_a, text_b -> score."""
+class RegressionProcessor(ClassificationProcessor):
+    """Processor of a regression: text_a, text_b -> score."""
 
-    def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
+    def postprocess(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
         return [{"score": score} for score in shortest(self.logits(features, outputs)[:, 0])]
 
 
@@ -336,21 +336,21 @@ def _shapes(hidden_size: int, outputs: int, classifier_hidden_size: int) -> Shap
 
 
 def text_spec(
-    name: str, answerer: type[Answerer], answer: type[Answer], outputs: int, info: type[TaskInfo], losses: type
+    name: str, processor: type[RecordProcessor], answer: type[Answer], outputs: int, info: type[TaskInfo], losses: type
 ) -> TaskSpec:
     """Return the spec of a task whose records are a text or a pair of texts; outputs: as in Head."""
     parts = (("classifier.",), ("classifier_hidden.",))
     head = Head("classifier", outputs, parts, _shapes, "AlbertForSequenceClassification")
     fields = {"text_a": RecordField(), "text_b": RecordField(optional=True)}
-    return TaskSpec(name, build_scores, answerer, fields, answer, head, info, losses=losses, config=ClassifierConfig)
+    return TaskSpec(name, build_scores, processor, fields, answer, head, info, losses=losses, config=ClassifierConfig)
 
 
 CLASSIFICATION = text_spec(
     "classification",
-    ClassificationAnswerer,
+    ClassificationProcessor,
     ClassificationAnswer,
     0,
     ClassificationInfo,
     AlbertForSequenceClassification,
 )
-REGRESSION = text_spec("regression", RegressionAnswerer, RegressionAnswer, 1, RegressionInfo, AlbertForRegression)
+REGRESSION = text_spec("regression", RegressionProcessor, RegressionAnswer, 1, RegressionInfo, AlbertForRegression)

@@ -19,10 +19,10 @@ from src.data.feature_cache import TRAIN, Features
 from src.data.feature_files import Ragged
 from src.data.features import LABELS, WINDOWS, labelled_features, sample, split_off, token_columns
 from src.finetune_eval_model import EncoderOutputs, PairVectors
-from src.tasks.answerer import Outputs, Record, shortest
 from src.tasks.classification import RegressionAnswer, write_text_predictions
-from src.tasks.fill_mask import POOLINGS, EmbeddingsAnswerer, EmbeddingsInfo, l2_normalise
+from src.tasks.fill_mask import POOLINGS, EmbeddingsInfo, EmbeddingsProcessor, l2_normalise
 from src.tasks.finetune_config import READY_KEYS, FinetuneConfig
+from src.tasks.record_processor import Outputs, Record, shortest
 from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Task, TaskSpec
 from src.tasks.task_info import NO_DEV_SPLIT, TaskInfo, choose_dev_split
 from src.text.text_tables import read_table
@@ -237,28 +237,28 @@ class PairSplit(ClassificationSplit):
         return labelled_features(columns, values, apart.arrays[LABELS][::2])
 
 
-class PairAnswerer(EmbeddingsAnswerer):
-    """Answerer: text_a, text_b -> score, the cosine of their vectors."""
+class PairProcessor(EmbeddingsProcessor):
+    """Processor: text_a, text_b -> score, the cosine of their vectors."""
 
     texts: tuple[str, ...] = ("text_a", "text_b")
 
-    def read(self, record: Record) -> tuple[str, str]:
+    def parse(self, record: Record) -> tuple[str, str]:
         text_a = self.text(record, "text_a")
         try:
             return text_a, self.text(record, "text_b")
         except DataError as error:
             raise DataError(f"{error}; for the vector of a single text set embeddings to true") from None
 
-    def outputs_of(self, item: tuple[str, str]) -> int:
-        return 2 * super().outputs_of(item)
+    def output_size(self, item: tuple[str, str]) -> int:
+        return 2 * super().output_size(item)
 
-    def features(self, items: Sequence[tuple[str, str]]) -> Features:
+    def encode(self, items: Sequence[tuple[str, str]]) -> Features:
         """Return two rows per item."""
-        features = super().features([(text, "") for item in items for text in item])
+        features = super().encode([(text, "") for item in items for text in item])
         truncated = features.arrays["truncated"].reshape(-1, 2).any(1)
         return replace(features, arrays={"truncated": truncated, WINDOWS: np.repeat(np.arange(len(items)), 2)})
 
-    def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
+    def postprocess(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
         vectors = l2_normalise(self.vectors(outputs))
         return [{"score": score} for score in shortest((vectors[::2] * vectors[1::2]).sum(1))]
 
@@ -266,7 +266,7 @@ class PairAnswerer(EmbeddingsAnswerer):
 EMBEDDING_PAIRS = TaskSpec(
     "embedding_pairs",
     lambda architecture, _: EncoderOutputs(architecture),
-    PairAnswerer,
+    PairProcessor,
     {"text_a": RecordField(), "text_b": RecordField()},
     RegressionAnswer,
     Head("", 0, (), lambda *_: {}),  # no weights beside the backbone's

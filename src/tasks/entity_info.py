@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import softmax
 
-from src.tasks.answerer import Outputs
+from src.tasks.record_processor import Outputs
 from src.tasks.tag_decoding import best_path, decode, scheme_transitions, scored_transitions, tag_probabilities
 from src.tasks.task_info import LabelledInfo
 

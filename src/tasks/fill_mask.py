@@ -14,8 +14,8 @@ from src.data.feature_files import Column, Ragged
 from src.data.features import token_columns
 from src.data.length_buckets import power_of_two
 from src.finetune_eval_model import EncoderOutputs, FillMaskScores
-from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, shortest
-from src.tasks.classification import ClassificationAnswerer
+from src.tasks.classification import ClassificationProcessor
+from src.tasks.record_processor import Answer, Outputs, Probability, Record, RecordProcessor, shortest
 from src.tasks.spec import RecordField, TaskSpec
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
@@ -73,21 +73,21 @@ def fill_masks(text: str, tokens: Sequence[str], is_sentencepiece: bool) -> str:
     return result
 
 
-class MaskAnswerer(Answerer):
-    """Answerer: text with [MASK] -> predictions, the likeliest tokens for each mask, and the text filled with them."""
+class MaskProcessor(RecordProcessor):
+    """Processor: text with [MASK] -> predictions, the likeliest tokens for each mask, and the text filled with them."""
 
     texts = ("text",)
     top_k = 5
 
-    def read(self, record: Record) -> MaskedText:
+    def parse(self, record: Record) -> MaskedText:
         text = self.text(record, "text")
         ids = encode_masked(text, self.tokenizer, self.length)
         return ids, [position for position, token in enumerate(ids) if token == self.tokenizer.mask_id], text
 
-    def outputs_of(self, item: MaskedText) -> int:
+    def output_size(self, item: MaskedText) -> int:
         return power_of_two(len(item[1])) * self.tokenizer.vocab_size
 
-    def features(self, items: Sequence[MaskedText]) -> Features:
+    def encode(self, items: Sequence[MaskedText]) -> Features:
         counts = np.array([len(ids) for ids, _, _ in items], np.int64)
         ids = np.concatenate([ids for ids, _, _ in items]).astype(np.int32)
         columns = token_columns(self.tokenizer, self.length)
@@ -101,7 +101,7 @@ class MaskAnswerer(Answerer):
         values["masked_lm_positions"] = Ragged(padded.ravel(), np.full(len(items), width))
         return Features(columns, values)
 
-    def answers(self, items: Sequence[MaskedText], features: Features, outputs: Outputs) -> list[Record]:
+    def postprocess(self, items: Sequence[MaskedText], features: Features, outputs: Outputs) -> list[Record]:
         answers = []
         for (_, positions, text), rows in zip(items, outputs["mlm_logits"], strict=True):
             predictions = [likeliest(logits, self.tokenizer, self.top_k) for logits in rows[: len(positions)]]
@@ -118,8 +118,8 @@ class EmbeddingsInfo(TaskInfo):
     pooling: Annotated[str, matching("|".join(("", *POOLINGS)), ", ".join(POOLINGS))] = ""
 
 
-class EmbeddingsAnswerer(ClassificationAnswerer):
-    """Answerer: text_a -> pooled, a vector (H,).
+class EmbeddingsProcessor(ClassificationProcessor):
+    """Processor: text_a -> pooled, a vector (H,).
 
     Attributes:
         pooling: pooler (the trained dense layer on the first token's state), or cls, mean, max of the states of all
@@ -137,13 +137,13 @@ class EmbeddingsAnswerer(ClassificationAnswerer):
     def ignored_outputs(self) -> tuple[str, ...]:  # type: ignore[override]
         return ("sequence_output",) if self.pooling == POOLER else ("pooled_output",)
 
-    def read(self, record: Record) -> tuple[str, str]:
+    def parse(self, record: Record) -> tuple[str, str]:
         return self.text(record, "text_a"), ""
 
-    def outputs_of(self, item: tuple[str, str]) -> int:
+    def output_size(self, item: tuple[str, str]) -> int:
         return 0 if self.pooling == POOLER else self.length * self.hidden_size
 
-    def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
+    def postprocess(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
         return [{"pooled": row} for row in shortest(self.vectors(outputs))]
 
     def vectors(self, outputs: Outputs) -> np.ndarray:
@@ -184,7 +184,7 @@ class EmbeddingAnswer(Answer):
 FILL_MASK = TaskSpec(
     "fill_mask",
     lambda architecture, _: FillMaskScores(architecture),
-    MaskAnswerer,
+    MaskProcessor,
     {"text": RecordField()},
     MaskAnswer,
     needed=("albert.", "mlm."),
@@ -192,7 +192,7 @@ FILL_MASK = TaskSpec(
 EMBEDDINGS = TaskSpec(
     "embeddings",
     lambda architecture, _: EncoderOutputs(architecture),
-    EmbeddingsAnswerer,
+    EmbeddingsProcessor,
     {"text_a": RecordField()},
     EmbeddingAnswer,
     info=EmbeddingsInfo,

@@ -15,17 +15,17 @@ from src.albert_for_finetune import AlbertForMultiLabel
 from src.create_finetune_data import Example
 from src.data.feature_cache import Features, Split
 from src.data.features import LABELS
-from src.tasks.answerer import Answer, Outputs, Probability, Record, shortest
 from src.tasks.class_labels import count_labels
 from src.tasks.classification import (
-    ClassificationAnswerer,
     ClassificationInfo,
+    ClassificationProcessor,
     ClassifierTask,
     text_spec,
     write_text_predictions,
 )
 from src.tasks.classification_examples import ClassifierConfig
 from src.tasks.evaluation_report import EvaluationReport, class_metrics, text_errors
+from src.tasks.record_processor import Answer, Outputs, Probability, Record, shortest
 from src.tasks.spec import EvaluationResult, PreparedSplit
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
@@ -156,12 +156,12 @@ def multi_label_metrics(predictions: np.ndarray, gold: np.ndarray) -> dict[str, 
     return metrics | {"exact_match": float(accuracy_score(gold, predictions))}
 
 
-class MultiLabelAnswerer(ClassificationAnswerer):
-    """Answerer: text_a, text_b -> labels, probabilities."""
+class MultiLabelProcessor(ClassificationProcessor):
+    """Processor: text_a, text_b -> labels, probabilities."""
 
     task_info: MultiLabelInfo
 
-    def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
+    def postprocess(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
         names = np.array(self.task_info.labels)
         thresholds = np.array(self.task_info.thresholds or UNFITTED, np.float32)
         return [
@@ -178,4 +178,4 @@ class MultiLabelAnswer(Answer):
     probabilities: dict[str, Probability]
 
 
-MULTI_LABEL = text_spec(NAME, MultiLabelAnswerer, MultiLabelAnswer, 0, MultiLabelInfo, AlbertForMultiLabel)
+MULTI_LABEL = text_spec(NAME, MultiLabelProcessor, MultiLabelAnswer, 0, MultiLabelInfo, AlbertForMultiLabel)

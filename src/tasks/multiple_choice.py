@@ -21,7 +21,6 @@ from src.data.feature_cache import TRAIN, Features, Split
 from src.data.feature_files import RecordSet, facts_of, read_facts
 from src.data.features import sample, token_columns
 from src.finetune_eval_model import MultipleChoiceScores
-from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, likeliest_name, text_of
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.prediction_table import write_prediction_table
 from src.tasks.race_data import (
@@ -36,6 +35,7 @@ from src.tasks.race_data import (
     is_option_list,
     read_race,
 )
+from src.tasks.record_processor import Answer, Outputs, Probability, Record, RecordProcessor, likeliest_name, text_of
 from src.tasks.spec import (
     EvaluationResult,
     PreparedSplit,
@@ -174,19 +174,19 @@ class ChoiceInfo(TaskInfo):
         return info.model_copy(update={"max_qa_length": min(info.max_qa_length, info.max_seq_length - 3)})
 
 
-class ChoiceAnswerer(Answerer):
-    """Answerer: article, question, options -> answer, probabilities."""
+class ChoiceProcessor(RecordProcessor):
+    """Processor: article, question, options -> answer, probabilities."""
 
     task_info: ChoiceInfo
 
-    def read(self, record: Record) -> tuple[str, str, list[str]]:
+    def parse(self, record: Record) -> tuple[str, str, list[str]]:
         options = record.get("options")
         if not is_option_list(options):
             raise DataError(f"options must be a list of {MIN_OPTIONS} to {MAX_OPTIONS} texts")
         options = [text_of({"an option": option}, "an option") for option in options]
         return text_of(record, "article"), text_of(record, "question"), options
 
-    def features(self, items: Sequence[tuple[str, str, list[str]]]) -> Features:
+    def encode(self, items: Sequence[tuple[str, str, list[str]]]) -> Features:
         """Return one row per option, and the arrays `truncated` (items,) and `items` (rows,), the index of its item."""
         rows = [(article, question, [option]) for article, question, options in items for option in options]
         articles, questions, options = zip(*rows, strict=True)
@@ -200,7 +200,7 @@ class ChoiceAnswerer(Answerer):
     def items_of_rows(self, features: Features) -> np.ndarray:
         return features.arrays["items"]
 
-    def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
+    def postprocess(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
         records = self._by_record(items, outputs["logits"][:, 0])
         return [likeliest_name("answer", ANSWERS[: len(logits)], softmax(logits)) for logits in records]
 
@@ -217,7 +217,7 @@ class ChoiceAnswer(Answer):
 MULTIPLE_CHOICE = TaskSpec(
     "multiple_choice",
     lambda architecture, _: MultipleChoiceScores(architecture, num_choices=1),
-    ChoiceAnswerer,
+    ChoiceProcessor,
     {"article": RecordField(), "question": RecordField(), "options": RecordField(texts=(MIN_OPTIONS, MAX_OPTIONS))},
     ChoiceAnswer,
     linear_head("classifier", 1, "AlbertForMultipleChoice"),

@@ -25,10 +25,10 @@ from src.squad_postprocess import (
     prediction_columns,
     write_predictions,
 )
-from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, Record, text_of
 from src.tasks.evaluation_report import EvaluationReport, Mark, MarkedText, wrong_rows
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.prediction_table import write_prediction_table
+from src.tasks.record_processor import Answer, Offset, Outputs, Probability, Record, RecordProcessor, text_of
 from src.tasks.spec import (
     EvaluationResult,
     Head,
@@ -294,8 +294,8 @@ def with_threshold(task_info: TaskInfo, threshold: float | None) -> TaskInfo:
     return task_info.model_copy(update={THRESHOLD: threshold})
 
 
-class SpanAnswerer(Answerer):
-    """Answerer: context, question -> answer, start, end, score, no_answer_probability, n_best.
+class SpanProcessor(RecordProcessor):
+    """Processor: context, question -> answer, start, end, score, no_answer_probability, n_best.
 
     Long contexts are cut into windows.
     """
@@ -303,17 +303,17 @@ class SpanAnswerer(Answerer):
     task_info: SpanInfo
     predict: ClassVar[Callable[..., list[Prediction]]] = staticmethod(independent_predictions)
 
-    def read(self, record: Record) -> tuple[str, str]:
+    def parse(self, record: Record) -> tuple[str, str]:
         return text_of(record, "context"), text_of(record, "question")
 
-    def features(self, items: Sequence[tuple[str, str]]) -> Features:
+    def encode(self, items: Sequence[tuple[str, str]]) -> Features:
         lengths = self.length, self.task_info.doc_stride, self.task_info.max_query_length
         return SquadSplit("", self._questions(items), self.tokenizer, *lengths).features()
 
     def items_of_rows(self, features: Features) -> np.ndarray:
         return SquadWindows.of(features.arrays.__getitem__).questions
 
-    def answers(self, items: Sequence[tuple[str, str]], features: Features, outputs: Outputs) -> list[Record]:
+    def postprocess(self, items: Sequence[tuple[str, str]], features: Features, outputs: Outputs) -> list[Record]:
         windows = SquadWindows.of(features.arrays.__getitem__)
         limits = self.task_info.n_best_size, self.task_info.max_answer_length
         predictions = self.predict(self._questions(items), windows, outputs, *limits)
@@ -332,8 +332,8 @@ class SpanAnswerer(Answerer):
         return {**entry, "no_answer_probability": no_answer, "n_best": n_best}
 
 
-class SpanSearchAnswerer(SpanAnswerer):
-    """Answerer with the fields of SpanAnswerer that can return no answer."""
+class SpanSearchProcessor(SpanProcessor):
+    """Processor with the fields of SpanProcessor that can return no answer."""
 
     predict = staticmethod(beam_predictions)
 
@@ -371,7 +371,7 @@ _FIELDS = {"context": RecordField(), "question": RecordField()}
 SQUAD_V1 = TaskSpec(
     "squad_v1",
     lambda architecture, _: QuestionAnsweringScores(architecture),
-    SpanAnswerer,
+    SpanProcessor,
     _FIELDS,
     SpanAnswer,
     linear_head("qa_outputs", 2, "AlbertForQuestionAnswering"),
@@ -382,7 +382,7 @@ SQUAD_V1 = TaskSpec(
 SQUAD_V2 = TaskSpec(
     "squad_v2",
     lambda architecture, task_info: SpanSearchScores(architecture, task_info.start_n_top, task_info.end_n_top),
-    SpanSearchAnswerer,
+    SpanSearchProcessor,
     _FIELDS,
     SpanAnswer,
     Head(

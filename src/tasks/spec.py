@@ -13,9 +13,9 @@ from src.albert_config import AlbertConfig
 from src.albert_networks import TrainingNetwork
 from src.data.feature_cache import TRAIN, Split
 from src.data.feature_files import RecordSet
-from src.tasks.answerer import Answer, Answerer, Outputs
 from src.tasks.evaluation_report import EvaluationReport
 from src.tasks.finetune_config import FinetuneConfig
+from src.tasks.record_processor import Answer, Outputs, RecordProcessor
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
 
@@ -76,7 +76,7 @@ class TaskSpec:
     Attributes:
         name: `task` in task.json.
         scores: builds the inference network, which returns logits, from architecture and task.json.
-        answerer: reads records and postprocesses logits into answers.
+        processor: reads records and postprocesses logits into answers.
         fields: fields of a record in requests to the server.
         answer: schema of the server's answer.
         head: None where pre-trained weights are used unchanged.
@@ -89,7 +89,7 @@ class TaskSpec:
 
     name: str
     scores: Callable[[AlbertConfig, Any], nn.Cell]
-    answerer: type[Answerer]
+    processor: type[RecordProcessor]
     fields: Mapping[str, RecordField]
     answer: type[Answer]
     head: Head | None = None

@@ -20,7 +20,6 @@ from src.create_finetune_data import find_splits
 from src.data.feature_cache import TRAIN, Features, Split
 from src.data.features import sample, split_off
 from src.finetune_eval_model import CrfScores, TokenClassificationScores
-from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, Record, shortest, text_of
 from src.tasks.entities import (
     LETTER_LAST,
     OUTSIDE,
@@ -39,6 +38,7 @@ from src.tasks.evaluation_report import Confusion, EvaluationReport, Mark, Marke
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.ner_data import FORMATS, EntityColumns, find_format, read_sentences
 from src.tasks.prediction_table import write_prediction_table
+from src.tasks.record_processor import Answer, Offset, Outputs, Probability, Record, RecordProcessor, shortest, text_of
 from src.tasks.sentences import NerSplit, Sentence, word_logits
 from src.tasks.spec import EvaluationResult, PreparedSplit, RecordField, Task, TaskSpec, linear_head
 from src.tasks.tag_decoding import is_scheme_followed
@@ -354,8 +354,8 @@ def _marked(
     return MarkedText(separator.join(words), marks)
 
 
-class EntityAnswerer(Answerer):
-    """Answerer: text, or tokens if there is no text -> entities.
+class EntityProcessor(RecordProcessor):
+    """Processor: text, or tokens if there is no text -> entities.
 
     Tags of the scheme WORDS become one entity per word. Offsets count characters of the text, or of the tokens joined
     by single spaces.
@@ -364,7 +364,7 @@ class EntityAnswerer(Answerer):
     task_info: EntityInfo
     texts = ("text",)
 
-    def read(self, record: Record) -> tuple[str, list[tuple[int, int]]]:
+    def parse(self, record: Record) -> tuple[str, list[tuple[int, int]]]:
         tokens = record.get("tokens")
         try:
             text = self.text(record, "text")
@@ -394,7 +394,7 @@ class EntityAnswerer(Answerer):
             spans += [(start + first, start + last) for first, last in words]
         return spans
 
-    def features(self, items: Sequence[tuple[str, list[tuple[int, int]]]]) -> Features:
+    def encode(self, items: Sequence[tuple[str, list[tuple[int, int]]]]) -> Features:
         sentences = [Sentence(tuple(text[start:end] for start, end in spans)) for text, spans in items]
         return NerSplit("", sentences, self.task_info.labels, self.tokenizer, self.length).features()
 
@@ -404,7 +404,7 @@ class EntityAnswerer(Answerer):
         items[features.arrays["words"][:, 0]] = np.repeat(np.arange(len(words_per_item)), words_per_item)
         return np.maximum.accumulate(items)  # windows within a long word are those of the item before them
 
-    def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
+    def postprocess(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
         words = word_logits(features.arrays.__getitem__, outputs["logits"])
         rows = zip(items, self.task_info.tags_of(words, outputs), strict=True)
         return [self._answer(text, spans, *tags) for (text, spans), tags in rows]
@@ -436,7 +436,7 @@ TOKEN_CLASSIFICATION = TaskSpec(
     lambda architecture, task_info: (CrfScores if task_info.crf else TokenClassificationScores)(
         architecture, len(task_info.labels)
     ),
-    EntityAnswerer,
+    EntityProcessor,
     {"text": RecordField(words_key="tokens")},
     EntitiesAnswer,
     linear_head("classifier", 0, "AlbertForTokenClassification"),

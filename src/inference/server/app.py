@@ -43,7 +43,7 @@ from src.inference.server.middleware import (
     parse_hosts,
 )
 from src.inference.server.schemas import Failure, InvalidRecord, reply_model, request_model, sentence
-from src.tasks.answerer import Record
+from src.tasks.record_processor import Record
 from src.tasks.task_info import TaskInfo
 
 Result = TypeVar("Result")

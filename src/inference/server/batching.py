@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from src.inference.predictor import Predictor
-from src.tasks.answerer import Record
+from src.tasks.record_processor import Record
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 
 from model_utils.errors import ConfigError, key_path, shorten_text
 from src.tasks import TASKS
-from src.tasks.answerer import Answer, Identity, is_identity
+from src.tasks.record_processor import Answer, Identity, is_identity
 from src.tasks.spec import RecordField
 from src.tasks.task_info import TaskInfo
 

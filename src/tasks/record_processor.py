@@ -1,4 +1,4 @@
-"""Base class of the Answerers, which encode records and postprocess logits into answers.
+"""Base class of the record processors, which encode records and postprocess logits into answers.
 
 Records and answers are JSON objects (table in docs/serving.md). Offsets count characters (Unicode code points) of the
 record's text, the end excluded.
@@ -85,7 +85,7 @@ def likeliest_name(key: str, names: Sequence[str], probabilities: np.ndarray) ->
     return {key: names[int(probabilities.argmax())], "probabilities": by_name}
 
 
-class Answerer(ABC):
+class RecordProcessor(ABC):
     """Encoder of a task's records and postprocessor of its logits.
 
     Attributes:
@@ -131,15 +131,15 @@ class Answerer(ABC):
         return text_of(record, *dict.fromkeys((trained_columns.get(key, key), key)), needed=needed)
 
     @abstractmethod
-    def read(self, record: Record) -> Any:
+    def parse(self, record: Record) -> Any:
         """Return the item to encode from a record; raise DataError if a text is missing or of another type."""
 
-    def outputs_of(self, item: Any) -> int:
+    def output_size(self, item: Any) -> int:
         """Return the number of outputs for an item if they are large enough to limit the batch, else 0."""
         return 0
 
     @abstractmethod
-    def features(self, items: Sequence[Any]) -> Features:
+    def encode(self, items: Sequence[Any]) -> Features:
         """Return the rows of items, with an array `truncated` (items,) where the task truncates texts."""
 
     def items_of_rows(self, features: Features) -> np.ndarray:
@@ -147,5 +147,5 @@ class Answerer(ABC):
         return np.arange(len(features.values["input_ids"].counts))
 
     @abstractmethod
-    def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
+    def postprocess(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
         """Return one answer per item from the network's outputs for the rows."""
