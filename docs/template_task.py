@@ -62,7 +62,7 @@ class TopicSplit(ClassificationSplit):
 class TopicTask(Task):
     """Task that reads train.tsv, dev.tsv and test.tsv in data_dir."""
 
-    kind = "topics"
+    feature_format = "topics"
     selection = "f1"
     pairs = False  # one text a row
 

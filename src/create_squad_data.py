@@ -277,28 +277,32 @@ class SquadSplit:
             and 0; or 0, 0, 1 if the row does not hold the answer.
             For evaluation the arrays that SquadWindows reads, and truncated (questions,) bool: the question was cut.
         """
-        cut = _cut(self)
-        if cut.left_out:
-            logger.info(_describe(cut.left_out, len(self.examples)))
-        if not cut.windows:
+        windowed = _make_windows(self)
+        if windowed.left_out:
+            logger.info(_describe(windowed.left_out, len(self.examples)))
+        if not windowed.windows:
             raise DataError("there are no questions to make features of")
-        windows = np.array(cut.windows, np.int32)
+        windows = np.array(windowed.windows, np.int32)
         _, _, token_counts, context_starts = windows.T
-        input_ids = np.concatenate(cut.pieces)
+        input_ids = np.concatenate(windowed.pieces)
         columns, values = _token_columns(self.tokenizer, self.max_seq_length, input_ids, token_counts, context_starts)
         if self.training:
             ones = np.ones(len(windows), np.int64)
-            targets = zip(_TARGETS, np.array(cut.positions, np.int32).T, strict=True)
+            targets = zip(_TARGETS, np.array(windowed.positions, np.int32).T, strict=True)
             target_values = {name: Ragged(column, ones) for name, column in targets}
             target_columns = dict.fromkeys(target_values, Column("int32", 0))
             return Features(columns | target_columns, values | target_values)
-        arrays = {"windows": windows, "token_spans": np.concatenate(cut.token_spans), "truncated": cut.truncated}
+        arrays = {
+            "windows": windows,
+            "token_spans": np.concatenate(windowed.token_spans),
+            "truncated": windowed.truncated,
+        }
         return Features(columns, values, arrays)
 
 
 @dataclass
-class _Cut:
-    """Contexts cut into windows.
+class _Windows:
+    """Windows of the contexts of all questions.
 
     Attributes:
         pieces: token ids of all rows in order, each row in three arrays.
@@ -314,12 +318,13 @@ class _Cut:
     left_out: list[SquadQuestion] = field(default_factory=list)
 
 
-def _cut(split: SquadSplit) -> _Cut:
+def _make_windows(split: SquadSplit) -> _Windows:
+    """Return the windows of a split's contexts, tokenizing consecutive equal contexts once."""
     tokenizer = split.tokenizer
     sep = np.array([tokenizer.sep_id], np.int32)
     tokens_before = 0  # in the contexts before this one
     queries = tokenizer.encode_batch(question.question for question in split.examples)
-    cut = _Cut(np.array([len(query) > split.max_query_length for query in queries]))
+    windowed = _Windows(np.array([len(query) > split.max_query_length for query in queries]))
     numbered_questions = zip(range(len(split.examples)), split.examples, queries, strict=True)
     for context, group in itertools.groupby(numbered_questions, key=lambda item: item[1].context):
         tokens, offsets = tokenizer.tokenize_with_offsets(context)
@@ -330,19 +335,19 @@ def _cut(split: SquadSplit) -> _Cut:
             if split.training and not question.is_impossible:
                 answer = _answer_tokens(question, spans)
                 if answer is None:
-                    cut.left_out.append(question)
+                    windowed.left_out.append(question)
                     continue
             head = np.array([tokenizer.cls_id, *query[: split.max_query_length], tokenizer.sep_id], np.int32)
             room = split.max_seq_length - len(head) - 1
             step = min(split.doc_stride, room)
             for first in range(0, max(0, len(ids) - room) + step, step):
                 window_ids = ids[first : first + room]
-                cut.pieces += [head, window_ids, sep]
-                cut.windows.append((question_index, tokens_before + first, len(window_ids), len(head)))
-                cut.positions.append(_positions(answer, first, len(window_ids), len(head)))
-        cut.token_spans.append(spans)
+                windowed.pieces += [head, window_ids, sep]
+                windowed.windows.append((question_index, tokens_before + first, len(window_ids), len(head)))
+                windowed.positions.append(_positions(answer, first, len(window_ids), len(head)))
+        windowed.token_spans.append(spans)
         tokens_before += len(spans)
-    return cut
+    return windowed
 
 
 def _token_columns(

@@ -94,11 +94,11 @@ class TaskData:
                 split = ReadySplit(name, Path(records.files[0]))
             return PreparedSplit(split, records)
         if not self.task.needs_examples:
-            records = open_records(ready, self.task.kind, self.task.ready_facts())
+            records = open_records(ready, self.task.feature_format, self.task.expected_manifest())
             self.task.check_ready(records, Path(ready))
             return PreparedSplit(ReadySplit(name, Path(ready)), records)
         split = self.task.split(name)
-        return PreparedSplit(split, open_records(ready, self.task.kind, **split.facts()))
+        return PreparedSplit(split, open_records(ready, self.task.feature_format, **split.facts()))
 
     def _cached_features(self, split: Any) -> RecordSet:
         """Return the features of a split; rank 0 writes missing ones while the other ranks wait. Collective."""
@@ -112,7 +112,9 @@ class TaskData:
         self.ranks.must_agree(facts, f"the examples of the {split.name} split")
         if not self.ranks.writer:
             self.ranks.wait(barrier_name)
-        records = cached_features(Path(self.config.feature_dir), self.task.kind, facts, lambda: self.make(split))
+        records = cached_features(
+            Path(self.config.feature_dir), self.task.feature_format, facts, lambda: self.make(split)
+        )
         if self.ranks.writer:
             self.ranks.wait(barrier_name)
         return records

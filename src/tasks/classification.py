@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 class ClassifierTask(Task):
     """GLUE or CLUE task, or custom examples with labels or scores."""
 
-    kind = "classification"
+    feature_format = "classification"
     config: ClassifierConfig
 
     def __init__(
@@ -149,8 +149,8 @@ class ClassifierTask(Task):
             separator=self.separator,
         )
 
-    def ready_facts(self) -> dict[str, Any]:
-        return super().ready_facts() | {"labels": self.labels or None, "window_stride": self.window_stride}
+    def expected_manifest(self) -> dict[str, Any]:
+        return super().expected_manifest() | {"labels": self.labels or None, "window_stride": self.window_stride}
 
     def check_ready(self, records: RecordSet, path: Path) -> None:
         if self.window_stride and not records.has_array(WINDOWS):

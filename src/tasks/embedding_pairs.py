@@ -62,7 +62,7 @@ class EmbeddingTask(Task):
         score_range: lowest and highest training score, which become 0 and 1.
     """
 
-    kind = "embedding_pairs"
+    feature_format = "embedding_pairs"
     pairs = False
     config: EmbeddingsConfig
 

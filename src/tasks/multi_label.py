@@ -50,7 +50,7 @@ class MultiLabelInfo(ClassificationInfo):
 class MultiLabelTask(ClassifierTask):
     """Custom examples with any number of labels each."""
 
-    kind = NAME
+    feature_format = NAME
 
     def __init__(
         self, config: ClassifierConfig, tokenizer: FullTokenizer, trained_info: TaskInfo | None = None

@@ -84,7 +84,7 @@ class RaceConfig(FinetuneConfig):
 class RaceTask(Task):
     """Task of RACE: dev selects the best checkpoint, and do_predict evaluates test."""
 
-    kind = "race"
+    feature_format = "race"
     selection = "accuracy"
     config: RaceConfig
 
@@ -121,8 +121,8 @@ class RaceTask(Task):
         if (num_choices := records.facts.get("num_choices", RACE_OPTIONS)) != self.num_choices:
             raise DataError(f"{path} has rows of {num_choices} options, but other splits of {self.num_choices}")
 
-    def ready_facts(self) -> dict[str, Any]:
-        return super().ready_facts() | {"max_qa_length": self.config.max_qa_length}
+    def expected_manifest(self) -> dict[str, Any]:
+        return super().expected_manifest() | {"max_qa_length": self.config.max_qa_length}
 
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
         records = prepared.records

@@ -102,7 +102,7 @@ class SquadV2Config(SquadConfig):
 class SquadTask(Task):
     """Task of SQuAD v1.1."""
 
-    kind = "squad"
+    feature_format = "squad"
     selection = "f1"
     needs_examples = True
     version_2 = False

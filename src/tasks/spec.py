@@ -132,7 +132,7 @@ class Task(ABC):
 
     Attributes:
         spec: the task's definition.
-        kind: name of its feature format.
+        feature_format: name of the format of its feature files.
         task_info: content of task.json to write.
         selection: development metric that selects the best checkpoint; larger is better.
         dev_splits, test_splits: names; the first development split selects the checkpoint.
@@ -145,7 +145,7 @@ class Task(ABC):
     """
 
     spec: TaskSpec
-    kind: str
+    feature_format: str
     task_info: TaskInfo
     selection: str
     dev_splits: tuple[str, ...] = ("dev",)
@@ -164,7 +164,7 @@ class Task(ABC):
         ready = {TRAIN: self.config.train_data_file_path, self.dev_splits[0]: self.config.eval_data_file_path}
         return ready.get(split, "")
 
-    def ready_facts(self) -> dict[str, Any]:
+    def expected_manifest(self) -> dict[str, Any]:
         """Return the entries that the manifest of ready features must agree with, where it has them."""
         return {
             "vocab_sha256": self.tokenizer.sha256,

@@ -116,7 +116,7 @@ class NerTask(Task):
         reads_spans: True if a file has texts with spans.
     """
 
-    kind = "token_classification"
+    feature_format = "token_classification"
     pairs = False
     selection = "f1"
     needs_examples = True
