@@ -61,6 +61,7 @@ class TextColumns:
             a row has one label.
         indicators: columns of 0 and 1, one for each label, in place of `label`.
         list_text: column of a text that JSON files hold as a list of words.
+        optional_label: True keeps rows without a label.
         options: how the tables are stored; None: there are no options for it.
     """
 
@@ -71,6 +72,7 @@ class TextColumns:
     separator: str = ""
     indicators: tuple[str, ...] = ()
     list_text: str = ""
+    optional_label: bool = False
     options: TableOptions | None = None
 
     def texts(self) -> dict[str, str]:
@@ -129,7 +131,8 @@ def read_examples(
             f"{path}: the first line is the header ({', '.join(table.names)[:200]}); if it is not, set column_names"
         )
     first_required = 0 if skipped is None else len(selected) - 1
-    required = slice(first_required, len(texts) if columns.separator else len(selected))
+    has_optional_label = bool(columns.separator) or columns.optional_label
+    required = slice(first_required, len(texts) if has_optional_label else len(selected))
     examples = []
     for line, row in table.rows:
         try:

@@ -20,7 +20,7 @@ from src.create_finetune_data import (
 )
 from src.data.features import sample, split_off
 from src.data.text_rows import encode_windows
-from src.tasks.class_labels import find_labels
+from src.tasks.class_labels import drop_labels, find_labels
 from src.tokenization import FullTokenizer
 from tests.helpers.feature_rows import split_rows
 
@@ -144,6 +144,18 @@ def test_labels_are_told_and_many_numbers_are_taken_for_scores(caplog):
     find_labels([example("x", label=f"{label / 10}") for label in range(30)])
     assert "30 labels: 0.0 (1)" in caplog.text and " and 20 more" in caplog.text
     assert "all 30 labels are numbers" in caplog.text and "--num_class 1" in caplog.text
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_rows_without_a_label_may_be_left_out(tmp_path, labelled):
+    path = write(tmp_path / "train.csv", "text_a,label\ngood,pos\nodd,\nodd,n/a\nbad,neg\n")
+    read = read_examples(path, TextColumns(optional_label=True), labelled)
+    assert [example.line for example in drop_labels(read, {"", "n/a"}, labelled)] == [2, 5]
+    with pytest.raises(DataError, match="line 3 is empty in column 'label'"):
+        read_examples(path, TextColumns())
+    write(path, "text_a,label\ngood,\nbad,\n")
+    unlabelled = read_examples(path, TextColumns(), labelled=False)
+    assert drop_labels(unlabelled, {""}, labelled=False) == drop_labels(unlabelled, set(), labelled=False) == unlabelled
 
 
 def test_labels_are_sorted_and_at_least_two():

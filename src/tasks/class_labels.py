@@ -64,21 +64,21 @@ def drop_labels(examples: Sequence[Example], skip_labels: Collection[str], label
     """Return the examples without those that have a label of skip_labels, and log the number of dropped rows.
 
     Args:
-        skip_labels: labels that mark rows without a gold label.
+        skip_labels: labels that mark rows without a gold label; "": rows that have none.
         labelled: False for a test file. It is unlabelled and keeps all rows if its labels are all in skip_labels or -1.
 
     Raises:
         DataError: no examples are left.
     """
-    labels = {example.label for example in examples if example.label is not None}
+    labels = {example.label or "" for example in examples}
     if not labelled and labels and labels <= {"-1", *skip_labels}:
-        logger.info(f"{examples[0].file}: all labels are {', '.join(sorted(labels))}: it is unlabelled")
+        logger.info(f"{examples[0].file}: all labels are {', '.join(map(shorten, sorted(labels)))}: it is unlabelled")
         return [replace(example, label=None) for example in examples]
-    remaining = [example for example in examples if example.label not in skip_labels]
+    remaining = [example for example in examples if (example.label or "") not in skip_labels]
     if not remaining:
         raise DataError(f"{examples[0].file} holds no examples but those with a label of skip_labels")
     if len(remaining) < len(examples):
-        skipped = ", ".join(sorted(labels & {*skip_labels}))
+        skipped = ", ".join(map(shorten, sorted(labels & {*skip_labels})))
         rows = len(examples) - len(remaining)
         logger.info(f"{examples[0].file}: {rows:,} of {len(examples):,} rows are left out, their label is {skipped}")
     return remaining

@@ -62,7 +62,9 @@ class ClassifierConfig(FinetuneConfig):
     )
 
     skip_labels: tuple[str, ...] = option(
-        (), "labels of rows to leave out; empty: '-' in natural language inference, else none"
+        (),
+        "labels of rows to leave out; '' in the list: rows without a label; empty: '-' in natural language inference, "
+        "else none",
     )
 
     class_weights: tuple[str, ...] = option(
@@ -153,7 +155,7 @@ class ClassifierConfig(FinetuneConfig):
         labels = {example.label for example in examples}
         skipped = self.skipped(labels)
         if self.skip_labels and labelled and (split == TRAIN or not self.do_train):
-            warn_of_unmatched(examples[0].file, frozenset(skipped - labels))
+            warn_of_unmatched(examples[0].file, frozenset(skipped - {label or "" for label in labels}))
         return drop_labels(examples, skipped, labelled)
 
     def check_required(self) -> None:
@@ -204,6 +206,7 @@ class CustomExamples:
             config.column_names,
             separator=config.label_separator if config.multi_label else "",
             indicators=config.indicator_columns,
+            optional_label="" in config.skip_labels,
             options=TableOptions(config.encoding, config.sheet, config.delimiter),
         )
         configured_files = {TRAIN: config.train_file, "dev": config.dev_file, "test": config.test_file}
