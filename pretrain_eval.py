@@ -41,15 +41,16 @@ def main(config: PretrainEvalConfig) -> None:
     network = PreTrainingEvaluation(architecture)
     load_backbone(network, contents, needed=("",))
     training_counts = read_counts(folder, architecture.vocab_size)
-    tokenizer = tokenizer_beside(weights, data)
+    tokenizer = tokenizer_beside(weights, data) or data.tokenizer()
     batches = islice(data.batches(0), config.eval_batches or None)
     held_out = evaluate(network, batches, architecture.vocab_size, tokenizer)
     check_finite(held_out.metrics, contents.path)
     lines = baselines(held_out.counts, training_counts, architecture.vocab_size, tokenizer)
     tokens = {name: round(counts.sum()) for name, counts in vars(held_out.counts).items()}
+    hidden = f"{tokens['hidden']:,} of them" if tokenizer else "an unknown number"
     print(
-        f"{held_out.examples:,} examples of {config.data_dir}, {tokens['predicted']:,} predicted tokens, of which "
-        f"{tokens['hidden']:,} show [MASK]"
+        f"{held_out.examples:,} examples of {config.data_dir}, {tokens['predicted']:,} predicted tokens, "
+        f"{hidden} shown as [MASK]"
     )
     print(table(held_out.metrics, lines))
     results = {
@@ -58,7 +59,7 @@ def main(config: PretrainEvalConfig) -> None:
         "data_dir": config.data_dir,
         "examples": held_out.examples,
         "masked_tokens": tokens["predicted"],
-        "hidden_tokens": tokens["hidden"],
+        "hidden_tokens": tokens["hidden"] if tokenizer else None,
         **held_out.metrics,
         "baselines": lines,
     }

@@ -23,7 +23,7 @@ from src.training.pretrain_config import PretrainConfig
 from src.training.ranks import ranks_of
 from src.training.recorder import Reporting
 from src.training.run_folder import RunFolder, check_run_folder
-from src.training.run_plan import RunFacts, plan_precision, plan_run
+from src.training.run_plan import RunFacts, plan_precision, plan_run, teacher_facts
 from src.training.train_step import build_step
 from src.training.trainer import Trainer
 from src.training.utilisation import Utilisation
@@ -59,7 +59,7 @@ def build_trainer(config: PretrainConfig, device: Device, folder: RunFolder) -> 
     precision = plan_precision(config, device)
     architecture = build_architecture(config, data, tokenizer, device, weights)
     phases = plan_phases(config, datasets, architecture, tokenizer)
-    network = build_network(config, architecture, datasets)
+    network = build_network(config, architecture, datasets, tokenizer)
     step = build_step(config, network, plan, precision, ranks, phases.accumulate)
     folder.artifacts = ModelFolder(architecture, tokenizer, token_counts=data.token_counts)
     evaluation = held_out = None
@@ -73,7 +73,7 @@ def build_trainer(config: PretrainConfig, device: Device, folder: RunFolder) -> 
         phases,
         plan,
         folder,
-        RunFacts(identity_of(datasets), precision, architecture.facts()),
+        RunFacts(identity_of(datasets) | teacher_facts(config.teacher), precision, architecture.facts()),
         partial(initialise, network, data, config.load_checkpoint_path),
         evaluation,
         Reporting(lines, Utilisation(architecture), learning_check(config, architecture, lines, data)),

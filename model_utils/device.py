@@ -114,7 +114,7 @@ def setup_device(
     local_size = 1
     if distribute:
         if LOCAL_SIZE not in os.environ:
-            raise DeviceError("distribute is true, but this process has no launcher: use scripts/*_distribute.sh")
+            raise DeviceError("distribute is true, but this process has no launcher: use scripts/run_distribute.sh")
         device_id = int(os.environ.get("DEVICE_ID", "0")) if target != "CPU" else 0
         local_size = int(os.environ[LOCAL_SIZE])
     _check_settings(target, device_id, compute_type, fused_layers, threads)

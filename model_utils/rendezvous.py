@@ -55,9 +55,9 @@ class Rendezvous:
                     if other in self._ended:
                         raise UserError(f"rank {other} has ended while this one waited for it at {name}")
                     if silence := self._too_long_silence(other // self.local_size):
-                        raise UserError(f"rank {other} has not come to {name}: {silence}")
+                        raise UserError(f"rank {other} has not reached {name}: {silence}")
                 if remaining <= 0:
-                    raise UserError(f"rank {absent[0]} has not come to {name} within {seconds / 60:g} minutes")
+                    raise UserError(f"rank {absent[0]} did not reach {name} within {seconds / 60:g} minutes")
                 start = time.monotonic()
                 self._changed.wait(min(1.0, remaining))
                 remaining -= min(1.0, time.monotonic() - start)

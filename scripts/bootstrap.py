@@ -34,6 +34,8 @@ def is_usable() -> bool:
 
 def create() -> None:
     """Create .venv, in place of what lies there."""
+    if VENV.is_symlink():
+        sys.exit(f"error: {VENV} is a link to an environment without Python 3.11 or 3.12; remove the link")
     if VENV.exists():
         print(f"replacing {VENV}, which has no working Python 3.11 or 3.12", file=sys.stderr, flush=True)
         shutil.rmtree(VENV)
@@ -90,6 +92,8 @@ def has_required_packages(names: list[str]) -> bool:
 
 def main() -> None:
     """Wait for other installations, create .venv if it is not usable, and install."""
+    if not sys.argv[1:] or not sys.argv[-1].endswith(".txt"):
+        sys.exit(__doc__)
     if sys.argv[1] == "--active":
         is_other = Path(sys.prefix).resolve() != VENV.resolve()  # .venv is always updated to the requirements
         if not (is_other and has_required_packages(sys.argv[2:])):

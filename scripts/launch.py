@@ -117,6 +117,9 @@ class Job:
             self.address = socket.gethostbyname(machine.address)
         except OSError as error:
             raise UserError(f"the name of the first machine, {machine.address}, is not known: {error}") from error
+        if machine.count > 1 and self.address.startswith("127.") and machine.address != self.address:
+            found = f"master_addr is {machine.address}, here {self.address}, which other machines do not reach"
+            raise UserError(f"{found}: give the first machine's address in their network")
 
     def start(self) -> None:
         """Start the ranks and, on the first machine, the scheduler."""
@@ -276,7 +279,7 @@ class Job:
                 write(sys.stdout.fileno(), log.read())
 
     def is_failure(self, code: int | None) -> bool:
-        """Return True if this exit code is an error and no consequence of a stop request; None (running) is neither."""
+        """Return True if this exit code is an error that no stop request caused; None means that it still runs."""
         killed_on_request = self.stop_signal and code == -signal.SIGTERM
         return code not in (None, 0, *SAVED_CODES) and not killed_on_request
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run all checks: ruff, import-linter, and the tests.
+# Run all checks: ruff, mypy, import-linter, and the tests.
 # usage: bash scripts/test.sh [--fast] [--slow] [--oracles] [pytest arguments]
 #   --fast     leave out the test files that compile graphs: at most 90 seconds on two cores
 #   --slow     also run the tests that take minutes

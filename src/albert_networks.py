@@ -138,8 +138,8 @@ class TrainingNetwork(nn.Cell):
         return [weight for weight in self.trainable_params() if not weight.name.startswith(self.frozen)]
 
     @property
-    def counted_rows(self) -> tuple[Parameter, Parameter]:
-        """The table whose gradient the global norm counts per looked-up row, and its sum of squares (RowSquareSum)."""
+    def segment_table(self) -> tuple[Parameter, Parameter]:
+        """The segment embeddings, and the sum of squares of their looked-up rows' gradients (RowSquareSum)."""
         embeddings = self.scores.albert.embeddings
         return embeddings.token_type_embeddings, embeddings.segment_rows.row_square_sum
 

@@ -34,9 +34,7 @@ from src.data.mindrecord_file import HEADER_BYTES, files_needed
 from src.data.record_writer import RecordWriter, check_record_path
 from src.data.worker_processes import ResultsOf, results_of
 from src.pretraining_data.diagnostics import VocabularyFit
-from src.pretraining_data.examples import (
-    TASK,
-)
+from src.pretraining_data.examples import TASK
 from src.pretraining_data.instances import MIN_DOCUMENT_TOKENS
 from src.pretraining_data.masking import NGRAM, InstanceSettings, predictions_needed
 from src.pretraining_data.unit_maker import JIEBA, PACKINGS, Document, UnitMaker, UnitResult
@@ -139,8 +137,7 @@ class CreateDataConfig(CorpusConfig):
     @property
     def predictions(self) -> int:
         """Maximum number of masked tokens per example."""
-        needed = predictions_needed(self.masked_lm_prob, self.max_seq_length)
-        return self.max_predictions_per_seq or min(needed, self.max_seq_length - 1)
+        return self.max_predictions_per_seq or predictions_needed(self.masked_lm_prob, self.max_seq_length)
 
     @property
     def part_of(self) -> tuple[int, int]:

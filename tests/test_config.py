@@ -216,7 +216,9 @@ def test_an_update_has_the_same_examples_on_any_number_of_devices(
     text = "global_batch_size: 256\nbatch_size: 16"
     words = ["--distribute", "true", "--device_num", str(devices)]
     config = load(tmp_path, text, *words)
-    assert (config.batch_size, config.accumulation_steps) == (batch_size, accumulation_steps)
+    (phase,) = config.all_phases()
+    assert (phase.batch_size, phase.accumulation_steps) == (batch_size, accumulation_steps)
+    assert (config.batch_size, config.accumulation_steps) == (16, accumulation_steps)  # evaluations are the same
     write_config(config, tmp_path / "written.yaml")
     assert load_config(PretrainConfig, ["--config_path", str(tmp_path / "written.yaml")]) == config
     phases = "batch_size: 16\nphases: [{share: 0.5, global_batch_size: 256}, {share: 0.5, accumulation_steps: 2}]"

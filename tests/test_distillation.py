@@ -9,13 +9,16 @@ import pytest
 from mindspore import Tensor, nn
 
 import run_pretrain
-from model_utils.errors import ConfigError, DataError
+from dataset import create_pretrain_dataset
+from model_utils.errors import CheckpointError, ConfigError, DataError
 from src.albert_config import AlbertConfig
 from src.albert_model import AlbertModel, initialise_weights
 from src.checkpoints.checkpoint_files import Checkpoint, find_checkpoint
+from src.data.batches import Loading
 from src.model_folder import ModelFolder
 from src.pretraining.distillation import AlbertForDistillation, StatesTeacher, match_layers
 from src.tokenization import build_tokenizer
+from src.training.run_plan import LossScale, Precision, RunFacts, teacher_facts
 from tests.helpers.google_figures import get_parameters, set_parameters
 from tests.helpers.kills import kill_at
 from tests.helpers.pretraining_run import config_of, log, write_pretraining_data
@@ -178,3 +181,22 @@ def test_a_teacher_of_another_vocabulary_is_refused(data: Path, teacher: Path, t
     model.save(tmp_path / "teacher")
     with pytest.raises(DataError, match="vocabulary"):
         run_pretrain.main(config_of(data, tmp_path / "run", teacher=tmp_path / "teacher"))
+    examples = create_pretrain_dataset(data / "train", Loading(batch_size=2))
+    tokenizer = examples.tokenizer()
+    student = model.architecture
+    examples.facts = {key: value for key, value in examples.facts.items() if key != "vocab_sha256"}  # as of TFRecords
+    StatesTeacher.load(str(teacher), student).check_data(examples, tokenizer)
+    with pytest.raises(DataError, match="vocab_sha256"):
+        StatesTeacher.load(str(tmp_path / "teacher"), student).check_data(examples, tokenizer)
+
+
+def test_a_teacher_that_has_changed_is_noticed(teacher: Path, tmp_path: Path) -> None:
+    model = ModelFolder.load(teacher)
+    name, value = next(iter(model.weights.items()))
+    model.weights[name] = value + 1.0
+    model.save(tmp_path / "teacher")
+    precision = Precision("CPU", "float32", LossScale())
+    saved = RunFacts(teacher_facts(str(teacher)), precision, {}).to_save()
+    RunFacts(teacher_facts(str(teacher)), precision, {}).check(saved, teacher)
+    with pytest.raises(CheckpointError, match="teacher_sha256"):
+        RunFacts(teacher_facts(str(tmp_path / "teacher")), precision, {}).check(saved, teacher)

@@ -73,7 +73,7 @@ def test_a_sum_is_the_same_on_every_rank() -> None:
 
 
 def test_who_waits_in_vain_says_for_whom_for_what_and_how_long() -> None:
-    with pytest.raises(UserError, match=r"rank 1 has not come to the features within 0\.001 minutes"):
+    with pytest.raises(UserError, match=r"rank 1 did not reach the features within 0\.001 minutes"):
         Ranks(0, 2, Rendezvous(2), wait_minutes=0.001).wait("the features")
     rendezvous = Rendezvous(2)
     threading.Timer(0.2, rendezvous.report, (0, {1: "no room"})).start()

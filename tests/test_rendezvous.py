@@ -95,7 +95,7 @@ def test_a_machine_that_does_not_report_is_lost() -> None:
     rendezvous.count_silence(rendezvous_module.SILENCE)
     assert rendezvous.report(0, {}) == "" and rendezvous.has_running_ranks()
     threading.Timer(0.2, rendezvous.count_silence, (0.1,)).start()
-    with pytest.raises(UserError, match="rank 1 has not come to the features: machine 1 has not answered"):
+    with pytest.raises(UserError, match="rank 1 has not reached the features: machine 1 has not answered"):
         rendezvous.exchange(0, 1, "the features", b"", 60)
     assert rendezvous.report(0, {0: ""}).startswith("machine 1") and not rendezvous.has_running_ranks()
 

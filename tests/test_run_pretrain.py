@@ -143,6 +143,7 @@ def test_another_configuration_is_refused(data: Path, finished: Path) -> None:
         ({"albert_cfg.type_vocab_size": 1}, "type_vocab_size is 1"),
         ({"albert_cfg.vocab_size": 300}, "vocab_size is 300, but the vocabulary of the data has 208 tokens"),
         ({"batch_size": 5000}, "fewer rows than one batch of 5000"),
+        ({"global_batch_size": 4096}, "fewer rows than one batch of 4096: lower global_batch_size"),
         ({"data_dir": "/nowhere"}, "/nowhere "),
         ({"eval_data_dir": "/nowhere"}, "/nowhere "),
         ({"load_checkpoint_path": "/nowhere"}, "/nowhere cannot be read"),

@@ -128,7 +128,7 @@ class Explosive(ms.nn.Cell):
     metric_names = ("loss",)
     recompute_layers = False
     backend = Backend.AUTO
-    counted_rows = property(lambda self: (self.table, self.rows.row_square_sum))
+    segment_table = property(lambda self: (self.table, self.rows.row_square_sum))
 
     def __init__(self) -> None:
         super().__init__()

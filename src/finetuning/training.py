@@ -3,6 +3,7 @@
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any, cast
@@ -28,7 +29,7 @@ from src.training.ranks import ranks_of
 from src.training.recorder import Reporting
 from src.training.run_folder import RunFolder
 from src.training.run_log import EVAL_PREFIX
-from src.training.run_plan import RunFacts, plan_precision, plan_run
+from src.training.run_plan import RunFacts, plan_precision, plan_run, teacher_facts
 from src.training.train_step import TrainStep, build_step
 from src.training.trainer import Trainer
 from src.training.utilisation import Utilisation
@@ -111,6 +112,7 @@ class Training(ABC):
             self.step.restart(config.seed)
         network = self.step.network
         folder.artifacts = self.artifacts
+        facts = self.facts()
         baselines = {EVAL_PREFIX + name: {"baseline": value} for name, value in self.baseline().items()}
         eval_steps = config.eval_steps or max(1, batches // config.accumulation_steps)
         return Trainer(
@@ -118,7 +120,7 @@ class Training(ABC):
             phases,
             plan,
             folder,
-            self.facts(),
+            replace(facts, identity={**facts.identity, **teacher_facts(config.teacher)}),
             lambda: self.initialise(network),
             self.evaluation(network, eval_steps) if config.do_eval else None,
             Reporting(baselines, self.utilisation),

@@ -23,6 +23,7 @@ from src.data.packing import TEXT_COLUMNS
 from src.model_folder import ModelFolder
 from src.nn.layers import Dense, Spread, compute_dtype
 from src.pretraining_data.checked_data import PretrainingData, vocabulary_facts
+from src.tokenization import FullTokenizer
 from src.training.pretrain_config import PretrainConfig
 
 TEACHER_COLUMNS = (*TEXT_COLUMNS, "masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
@@ -92,11 +93,16 @@ class StatesTeacher:
         model = ModelFolder.load(path, compute_type=student.compute_type, backend=student.backend)
         return cls(model, student.num_hidden_layers)
 
-    def check_data(self, data: PretrainingData) -> None:
-        """Raise DataError if the examples do not fit the teacher, ConfigError if it has no vocabulary to compare."""
+    def check_data(self, data: PretrainingData, tokenizer: FullTokenizer | None) -> None:
+        """Raise DataError if the examples do not fit the teacher, ConfigError if it has no vocabulary to compare.
+
+        Args:
+            tokenizer: of the data, in case its manifest does not name one.
+        """
+        folder = self.model.loaded.path.parent
         if self.model.tokenizer is None:
-            raise ConfigError(f"the teacher {self.model.loaded.path.parent} has no vocabulary beside its weights")
-        data.check_vocabulary(vocabulary_facts(self.model.tokenizer), self.model.loaded.path.parent)
+            raise ConfigError(f"the teacher {folder} has no vocabulary beside its weights")
+        data.check_vocabulary(vocabulary_facts(self.model.tokenizer), folder, vocabulary_facts(tokenizer))
         data.check_fits(self.model.architecture)
 
     def targets(self, columns: dict[str, Tensor]) -> Tensors:
@@ -166,13 +172,15 @@ class AlbertForDistillation(AlbertForPreTraining):
 
 
 def build_network(
-    config: PretrainConfig, architecture: AlbertConfig, datasets: Sequence[PretrainingData]
+    config: PretrainConfig,
+    architecture: AlbertConfig,
+    datasets: Sequence[PretrainingData],
+    tokenizer: FullTokenizer | None,
 ) -> AlbertForPreTraining:
     """Return the network of a run, with its teacher if it has one; raises as StatesTeacher.load and check_data."""
     if not config.teacher:
         return AlbertForPreTraining(architecture, seed=config.seed)
     teacher = StatesTeacher.load(config.teacher, architecture)
     for data in datasets:
-        teacher.check_data(data)
-        data.check_fits(architecture)  # the student's vocabulary bounds the ids of batches, not the teacher's
+        teacher.check_data(data, tokenizer)
     return AlbertForDistillation(architecture, teacher, config.teacher_loss_weight, config.seed)

@@ -1,8 +1,9 @@
 """Pre-training examples and their manifest, checked against the model that reads them."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,9 @@ class PretrainingData:
     @property
     def identity(self) -> dict[str, Any]:
         """Manifest entries that must match when a run resumes."""
-        return {key: self.facts[key] for key in IDENTITY_KEYS if key in self.facts}
+        entries = flatten(self.facts)
+        shared = {key: entries[key] for key in SHARED_KEYS if key in entries}
+        return shared | {key: self.facts[key] for key in IDENTITY_KEYS if key in self.facts}
 
     def tokenizer(self, vocab_file: str = "", spm_model_file: str = "") -> FullTokenizer | None:
         """Return the tokenizer that made the files; None if its file is neither given nor beside them."""
@@ -64,7 +67,9 @@ class PretrainingData:
             folder = Path(self.data_dir)
             file = (folder if folder.is_dir() else folder.parent) / self.facts.get("vocab_file", "")
             if not file.is_file():
-                logger.info("checkpoints get no vocabulary: none is in the data folder, or named (spm_model_file)")
+                logger.info(
+                    f"{folder} has no vocabulary: give vocab_file or spm_model_file to keep it with the weights"
+                )
                 return None
             tokenizer = open_tokenizer(file, lower_case)
         made_with = self.facts.get("vocab_sha256", tokenizer.sha256)
@@ -72,9 +77,15 @@ class PretrainingData:
             raise DataError(f"{self.data_dir} was not made with {tokenizer.file}; give its {self.facts['vocab_file']}")
         return tokenizer
 
-    def check_vocabulary(self, other_facts: dict[str, Any], owner: object) -> None:
-        """Raise DataError if another manifest, of `owner`, has a different vocabulary or kind of sentence pairs."""
-        own_entries = flatten(self.facts)
+    def check_vocabulary(
+        self, other_facts: dict[str, Any], owner: object, given: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        """Raise DataError if another manifest, of `owner`, has a different vocabulary or kind of sentence pairs.
+
+        Args:
+            given: vocabulary_facts of the files, in case their manifest has none, as that of TFRecords.
+        """
+        own_entries = flatten({**given, **self.facts})
         other_entries = flatten(other_facts)
         for key in SHARED_KEYS:
             value = own_entries.get(key)
@@ -82,18 +93,21 @@ class PretrainingData:
             if value is not None and value != other_value:
                 raise DataError(
                     f"{self.data_dir} was made with {key} {value}, {owner} with {other_value}: make both with the same "
-                    f"settings and vocabulary ({self.facts['vocab_file']})"
+                    f"settings and vocabulary ({self.facts.get('vocab_file', 'the one that was given')})"
                 )
 
     def check_fits(self, architecture: AlbertConfig) -> None:
-        """Raise DataError if the examples have more positions or segments than the model."""
+        """Raise DataError if the examples have more positions or segments than the model.
+
+        Batches may then have the token ids that all models checked so far have.
+        """
         length = self.facts["max_seq_length"]
         positions = architecture.max_position_embeddings
         if length > positions and not architecture.use_relative_positions:
             raise DataError(f"{self.data_dir}: max_seq_length is {length}, max_position_embeddings only {positions}")
         if architecture.type_vocab_size < 2:
             raise DataError(f"{self.data_dir} holds pairs of texts: the model's type_vocab_size is 1, needed is 2")
-        self._vocab_size = architecture.vocab_size
+        self._vocab_size = min(self._vocab_size or architecture.vocab_size, architecture.vocab_size)
 
     def width_shares(self) -> list[tuple[int, float]]:
         return self.dataset.width_shares()

@@ -38,8 +38,8 @@ class LetterTable:
 
     Attributes:
         starts: (V,) bool, tokens that begin a word.
-        letters: (V,) bool, one letter with or without the mark of a word's begin, or the mark alone; no Chinese and
-            Japanese characters, which are single tokens in every vocabulary.
+        letters: (V,) bool, tokens that are one letter (with or without the mark of a word's begin), or the mark alone;
+            Chinese and Japanese characters, which are single tokens in every vocabulary, do not count.
     """
 
     def __init__(self, tokenizer: FullTokenizer) -> None:

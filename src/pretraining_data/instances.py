@@ -12,7 +12,9 @@ from src.pretraining_data.examples import SPECIAL_TOKENS
 from src.pretraining_data.masking import InstanceSettings
 
 MIN_DOCUMENT_TOKENS = 16  # a shorter text makes no pair worth learning from
-NEARLY = 4  # tokens by which lengths that count as equal may differ; with 8 they reveal the order in some texts
+MAX_LENGTH_DIFFERENCE = (
+    4  # tokens by which lengths that count as equal may differ; with 8 they reveal the order in some texts
+)
 _ATTEMPTS = 20
 _SHIFTS = (0, 1, -1, 2, -2, 3, -3, 4, -4)  # attempts to move a position off a border between sentences
 
@@ -122,11 +124,10 @@ def _sample_sizes(tokens: int, max_tokens: int, short_seq_prob: float, random: R
 def _cut(borders: list[int], start: int, size: int, random: Random) -> tuple[SegmentSpan, SegmentSpan] | None:
     """Return two segments in text order from about the tokens [start, start + size) of a document.
 
-    One segment begins at a border between sentences, the other one ends at one; their other ends are inside sentences.
-    Either they meet at a border or, with probability 0.5, lengths and types of ends are swapped and the segments lie at
-    the outer ends of the sentences that the stretch touches. All ends are inside sentences if no border lies in the
-    middle of the stretch, or if these sentences have more than twice its tokens. So only the content of the segments
-    reveals their order.
+    Half of the pairs meet at a border between sentences, and their outer ends are inside sentences. The others are the
+    mirror image: the first segment has the second one's length and begins at a border, the second has the first one's
+    and ends at one. All ends are inside sentences if no border lies in the middle of the stretch, or if the sentences
+    that it touches have more than twice its tokens. So only the content of the segments reveals their order.
 
     Returns None if the sentences are too short to end inside them.
     """
@@ -166,7 +167,9 @@ def _cut_whole(borders: list[int], random: Random) -> tuple[SegmentSpan, Segment
     candidates = []
     for split in inner:
         mirrored = begin + end - split
-        mirrored_borders = bisect_right(inner, mirrored + NEARLY) - bisect_left(inner, mirrored - NEARLY)
+        mirrored_borders = bisect_right(inner, mirrored + MAX_LENGTH_DIFFERENCE) - bisect_left(
+            inner, mirrored - MAX_LENGTH_DIFFERENCE
+        )
         candidates += [split] * mirrored_borders
     if not candidates:
         return None

@@ -77,7 +77,7 @@ class InstanceSettings:
 
 def predictions_needed(masked_lm_prob: float, max_seq_length: int) -> int:
     """Return the smallest max_predictions_per_seq that does not limit the share of masked tokens."""
-    return math.ceil(masked_lm_prob * max_seq_length)
+    return min(math.ceil(masked_lm_prob * max_seq_length), max_seq_length - 1)
 
 
 @dataclass(frozen=True)
@@ -170,13 +170,13 @@ class _Words:
     Attributes:
         of_token: (B, L) index of the word that a token belongs to.
         counts: (B,) words of each example.
-        first: (B, W + 1) number of tokens before each word; differences are sizes of n-grams.
+        tokens_before: (B, W + 1) tokens before each word; differences are sizes of n-grams.
         ends: (B, W) index of the word behind the last one in the same segment.
     """
 
     of_token: np.ndarray
     counts: np.ndarray
-    first: np.ndarray
+    tokens_before: np.ndarray
     ends: np.ndarray
 
     @classmethod
@@ -228,7 +228,7 @@ def _choose_ngrams(
         longest = np.minimum(settings.ngram, words.ends[active, word] - word)
         drawn = 1 + (draws[active, visit][:, None] >= below[longest - 1]).sum(1)
         behind = np.minimum(word[:, None] + np.arange(1, settings.ngram + 1), width)
-        tokens = words.first[active[:, None], behind] - words.first[active, word][:, None]
+        tokens = words.tokens_before[active[:, None], behind] - words.tokens_before[active, word][:, None]
         fits = tokens <= (wanted - count)[active][:, None]
         size = np.minimum(fits.sum(1), drawn)  # tokens grow with n, so those that fit are the first ones
         inside = np.arange(settings.ngram) < size[:, None]

@@ -48,8 +48,11 @@ class RunCheckpoints:
         """Return the free disk space that further checkpoints take."""
         if not self.config.enable_save_ckpt:
             return 0
-        size = sum(parameter.nbytes for parameter in state_of(self.cell).values())
-        return size * max(1, self.max_files - len(state.written))
+        return self.bytes_of_one() * max(1, self.max_files - len(state.written))
+
+    def bytes_of_one(self) -> int:
+        """Return the size of a checkpoint, but for some kilobytes of its loop state."""
+        return sum(parameter.nbytes for parameter in state_of(self.cell).values())
 
     def newest(self) -> Checkpoint | None:
         """Return the newest good checkpoint, None if there is none; raise CheckpointError if all are damaged."""

@@ -1,16 +1,13 @@
 """Time, memory and disk of a run, estimated from an update of each phase and width (--dry_run)."""
 
-import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 
 import mindspore as ms
 
 from model_utils.memory import peak_memory
-from src.checkpoints.checkpoint_files import save_checkpoint
 from src.data.batches import describe_size
 from src.training.pending_updates import read_values
 from src.training.phases import Batch, Phase
@@ -30,8 +27,7 @@ def dry_run(trainer: Trainer, kept: str = "") -> str:
         phases.append(measure_phase(trainer, phase, f"of phase {number} " if trainer.phases.several else ""))
     compilation = sum(phase.compilation for phase in phases)
     seconds = sum(phase.share * phase.update for phase in phases)
-    with tempfile.TemporaryDirectory() as folder:
-        size = save_checkpoint(trainer.step, Path(folder), 1, asdict(trainer.state)).stat().st_size
+    size = trainer.checkpoints.bytes_of_one()
     copies = trainer.checkpoints.max_files if config.enable_save_ckpt else 0
     memory = f"Host memory at its peak: {peak_memory() / 1e9:.2f} GB"
     if trainer.facts.precision.device_target != "CPU":

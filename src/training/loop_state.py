@@ -32,7 +32,7 @@ class LoopState:
         phase_starts: for each phase that has begun, the number of updates before it.
         seconds: training time over all starts of the run, synchronised between ranks.
         skipped_steps, skipped_in_a_row: updates that were skipped, in all and since the last one that was not.
-        latest: learning rate of the last update that was applied, and loss scale of the last one.
+        latest: learning rate of the last applied update, loss scale of the last attempted one.
         evaluating: an evaluation after this step is under way; a resumed run goes on with it.
         window: {metric: [sum, number of finite values]} since the last record of the log.
         written: steps of the run's checkpoints.
@@ -87,4 +87,6 @@ class LoopState:
 def check_whole(saved: Mapping[str, Any], path: Path) -> None:
     """Raise CheckpointError if the checkpoint `path` holds no whole LoopState."""
     if missing := sorted({key.name for key in fields(LoopState)} - saved.keys()):
-        raise CheckpointError(f"{path} is no whole state of a run, it lacks {', '.join(missing)}: move it elsewhere")
+        raise CheckpointError(
+            f"{path} is not a complete training state, it lacks {', '.join(missing)}: move it out of the folder"
+        )

@@ -110,9 +110,10 @@ _fused_adam = ops.Adam()
 class Optimizer(nn.Cell):
     """Base of optimizers, which update all parameters; its own Parameters are the moments and `global_step`.
 
-    A skipped update changes nothing: it has rate 0 and betas 1, since at a branch the host would wait for the device.
-    An update of one of several tasks leaves the weights and moments of the other tasks' heads as they are, without
-    weight decay, so that a head is trained as if alone, by its share of the updates. Bias correction counts these.
+    A skipped update runs with rate 0 and betas 1, which changes nothing: at a branch the host would wait for the
+    device. An update of one of several tasks leaves the weights and moments of the other tasks' heads as they are,
+    without weight decay, so that a head is trained as if alone, by its share of the updates. Bias correction counts
+    these.
 
     Args:
         owners: for each parameter the index of the task that alone has it, -1 where all tasks have it; (): all.
@@ -148,8 +149,8 @@ class Optimizer(nn.Cell):
         )
         self.learning_rate = LearningRate(settings, train_steps)
         self.settings = settings
-        self.adapted = tuple(not any(word in p.name for word in settings.decay_filter) for p in self.parameters)
-        self.decayed = tuple(adapted and settings.weight_decay > 0.0 for adapted in self.adapted)
+        self.has_decay = tuple(not any(word in p.name for word in settings.decay_filter) for p in self.parameters)
+        self.decayed = tuple(has_decay and settings.weight_decay > 0.0 for has_decay in self.has_decay)
         self.is_crf = tuple(_OF_CRF.match(p.name) is not None for p in self.parameters)
 
     def construct(
@@ -233,7 +234,7 @@ class Lamb(Optimizer):
         step = corrected1 * (1.0 / (ops.sqrt(corrected2) + settings.eps))
         if self.decayed[i]:
             step = step + settings.weight_decay * parameter
-        if self.adapted[i]:
+        if self.has_decay[i]:  # also adapted by layer
             parameter_norm = ops.sqrt(ops.reduce_sum(parameter * parameter))
             step_norm = ops.sqrt(ops.reduce_sum(step * step))
             is_scalable = ops.logical_and(parameter_norm > 0.0, step_norm > 0.0)

@@ -107,8 +107,9 @@ class PretrainConfig(TrainingConfig):
 
     def check_together(self) -> None:
         super().check_together()
-        if not self.phases:
-            self.divide_global_batch("batch_size")
+        if not self.phases:  # batch_size stays what a device takes at once, also in evaluations
+            sizes = self.global_batch_size, self.batch_size, self.device_num, self.accumulation_steps
+            _, self.__dict__["accumulation_steps"] = divide_batch(*sizes)
         if not self.optimizer_settings()["learning_rate"]:
             key = f"optimizer_cfg.{self.optimizer_cfg.optimizer}.learning_rate"
             raise ConfigError(key=key, value=0, expected="a number above 0")

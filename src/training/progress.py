@@ -30,7 +30,10 @@ class Progress:
         return self.clock() - self.began
 
     def seconds_to_save(self) -> float:
-        """Return measured_seconds(), but less than the limit if the run's last update and record are still to come."""
+        """Return measured_seconds(), capped below the time limit until the synchronised clock has reached it.
+
+        A resumed run then still makes its last update and record.
+        """
         limit = self.plan.max_seconds
         measured = self.measured_seconds()
         return min(measured, math.nextafter(limit, 0)) if self.state.seconds < limit else measured

@@ -27,7 +27,7 @@ class Ranks:
         rank, size: rank of this process and number of ranks; rank 0 writes the run's files.
         rendezvous: has the barriers of the job's ranks; None for a single process.
         wait_minutes: timeout of a barrier.
-        barriers: number of barriers that this rank has come to.
+        barriers: barriers passed so far.
     """
 
     rank: int = 0
@@ -45,7 +45,7 @@ class Ranks:
 
         Args:
             value: anything that pickles.
-            barrier_name: for errors, as in "rank 1 has not come to NAME"; the same on every rank.
+            barrier_name: for errors, as in "rank 1 did not reach NAME"; the same on every rank.
 
         Raises:
             UserError: a rank ended or timed out, or the launcher has ended.

@@ -7,7 +7,8 @@ from typing import Any
 
 from model_utils.device import Device
 from model_utils.errors import CheckpointError, ConfigError
-from src.checkpoints.checkpoint_files import ARCHITECTURE
+from src.checkpoints.checkpoint_files import ARCHITECTURE, find_checkpoint
+from src.data.feature_files import sha256_of
 from src.training.training_config import TrainingConfig
 
 
@@ -24,7 +25,7 @@ class LossScale:
     """Scaling of the loss against float16 underflow (Micikevicius et al. 2018, section 3.2).
 
     mode: "off"; "static": always `value`; "dynamic": divided by `factor` at a non-finite gradient, never below
-    `minimum`, multiplied by it after `window` finite updates in a row.
+    `minimum`, multiplied by `factor` after `window` finite updates in a row.
     """
 
     mode: str = "off"
@@ -58,15 +59,15 @@ class Precision:
             "loss_scale_mode": self.scaling.mode,
         }
 
-    def changes_since(self, before: Mapping[str, str], path: Path, is_named: bool) -> dict[str, str]:
+    def changes_since(self, before: Mapping[str, str], path: Path, compute_type_is_set: bool) -> dict[str, str]:
         """Return what differs from `before`, the facts() of the checkpoint `path`, as {key: sentence}.
 
-        Raises ConfigError if compute_type would change although the configuration names none (`is_named` is False).
+        Raises ConfigError if compute_type would change although the configuration does not set it.
         """
         now = self.facts()
         trained = before["compute_type"]
         chosen = now["compute_type"]
-        if trained != chosen and not is_named:
+        if trained != chosen and not compute_type_is_set:
             found = f"{path} was trained in {trained}, but compute_type is empty, here {chosen}"
             raise ConfigError(f"{found}: give compute_type {trained} to keep it, or {chosen} to change it")
         return {key: f"{key} {now[key]} instead of {before[key]}" for key in now if now[key] != before[key]}
@@ -98,11 +99,18 @@ class RunFacts:
         for key, value in self.identity.items():
             if (trained := saved["identity"].get(key)) != value:
                 change = f"{key} was {trained!r} and is now {value!r}"
-                raise CheckpointError(f"{path} was trained on other data: {change}; choose another folder")
+                raise CheckpointError(
+                    f"{path} was trained on other data or by another teacher: {change}; choose another folder"
+                )
         for key, value in self.architecture.items():
             if (trained := saved[ARCHITECTURE].get(key, value)) != value:
                 change = f"{key} was {trained!r} and is now {value!r}"
                 raise CheckpointError(f"{path} was trained as another model: {change}; choose another folder")
+
+
+def teacher_facts(teacher: str) -> dict[str, str]:
+    """Return the entry of RunFacts.identity about the weights in a teacher's folder; an empty dict for ""."""
+    return {"teacher_sha256": sha256_of(find_checkpoint(Path(teacher)).path)} if teacher else {}
 
 
 def plan_run(config: TrainingConfig, epochs: int, rows_at_once: int, batches_per_epoch: int) -> RunPlan:
@@ -112,7 +120,10 @@ def plan_run(config: TrainingConfig, epochs: int, rows_at_once: int, batches_per
     """
     if batches_per_epoch < 1:
         key = "batch_size" if hasattr(config, "batch_size") else "train_batch_size"
-        raise ConfigError(f"the data has fewer rows than one batch of {rows_at_once}: lower {key}, or give more data")
+        if config.global_batch_size:
+            key = "global_batch_size"
+        needed = config.global_batch_size or rows_at_once
+        raise ConfigError(f"the data has fewer rows than one batch of {needed}: lower {key}, or give more data")
     planned = config.train_steps
     if planned <= 0:
         planned = epochs * batches_per_epoch // config.accumulation_steps

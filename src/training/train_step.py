@@ -41,7 +41,7 @@ def normalise_weights(
     columns: names of the weight columns (network.weight_columns), float32 of any shape. Collective over `ranks`.
     """
     sums = [[batch[column].sum(dtype=np.float64) for column in columns] for batch in micro_batches]
-    totals = ranks.sum(np.sum(sums, axis=0), "the next update")
+    totals = ranks.sum(np.sum(sums, axis=0), "the start of an update")
     normalised = [dict(batch) for batch in micro_batches]
     for column, total in zip(columns, totals, strict=True):
         for batch in normalised:
@@ -82,11 +82,11 @@ class TrainStep(nn.Cell):
         self.seed = self.seed_of_rank(seed)
         self.weights = optimizer.parameters
         self.weight_count = len(self.weights)
-        counted_table, row_squares = network.counted_rows
+        segment_table, row_squares = network.segment_table
         names = [weight.name for weight in self.weights]
-        self.has_counted_table = counted_table.name in names  # else it is frozen
-        self.counted_index = names.index(counted_table.name) if self.has_counted_table else len(names)
-        self.differentiated = ParameterTuple([*self.weights, row_squares] if self.has_counted_table else self.weights)
+        self.has_segment_table = segment_table.name in names  # else it is frozen
+        self.segment_index = names.index(segment_table.name) if self.has_segment_table else len(names)
+        self.differentiated = ParameterTuple([*self.weights, row_squares] if self.has_segment_table else self.weights)
         self.square_sum = square_sum(network.backend)
         self.scale_all = scale_all(len(self.weights), network.backend)
         self.has_tasks = isinstance(network, JointNetwork)
@@ -156,12 +156,12 @@ class TrainStep(nn.Cell):
         ops.assign(self.good_steps, good)
 
     def global_norm(self, gradients: tuple[Tensor, ...], row_squares: tuple[Tensor, ...]) -> Tensor:
-        """Return google's global norm: all squared entries, one table's counted per looked-up row (RowSquareSum).
+        """Return google's global norm: of all squared entries; segment embeddings count once per lookup (RowSquareSum).
 
-        Not finite if any entry is not. row_squares: squares of the table's rows, summed over all ranks; () if frozen.
+        Not finite if any entry is not. row_squares: squares of the looked-up segment rows of all ranks; () if frozen.
         """
-        squares = self.square_sum(gradients[: self.counted_index] + gradients[self.counted_index + 1 :])
-        if self.has_counted_table:
+        squares = self.square_sum(gradients[: self.segment_index] + gradients[self.segment_index + 1 :])
+        if self.has_segment_table:
             squares = row_squares[0] + squares
         return ops.sqrt(squares)
 
@@ -177,7 +177,7 @@ class TrainStep(nn.Cell):
         for gradient in gradients[: self.weight_count]:
             reduced += (gradient if self.rank_size == 1 else self.all_reduce_joined(gradient),)
         row_squares = ()
-        if self.has_counted_table:
+        if self.has_segment_table:
             row_squares = (self.sum_over_ranks(gradients[-1]),)
         norm = self.global_norm(reduced, row_squares) / scale
         finite = ops.isfinite(norm)

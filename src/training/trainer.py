@@ -126,8 +126,8 @@ class Trainer:
         else:
             saved = contents.loop_state
             self.facts.check(saved, contents.path)
-            is_named = bool(self.config.compute_type)
-            changes = self.facts.precision.changes_since(saved["precision"], contents.path, is_named)
+            compute_type_is_set = bool(self.config.compute_type)
+            changes = self.facts.precision.changes_since(saved["precision"], contents.path, compute_type_is_set)
             restore(self.step, contents)
             if "loss_scale_mode" in changes:
                 self.step.restart_scaling()
@@ -203,7 +203,7 @@ class Trainer:
         Ranks do so after as many updates as take SYNC_SECONDS by the clock of rank 0, a process alone after each.
         """
         local_state = (self.signals.received, self.progress.measured_seconds())
-        states = self.ranks.gather(local_state, "the question whether to stop")
+        states = self.ranks.gather(local_state, "the exchange of stop signals")
         self.stop_signal = max(signal for signal, _ in states)
         _, seconds = states[0]
         updates = self.state.step - self.synced_step
@@ -223,7 +223,7 @@ class Trainer:
         """True if evaluations end the run."""
         return self.selection is not None and self.selection.is_out_of_patience(self.state.best)
 
-    def closes(self, step: int) -> bool:
+    def ends_run_or_phase(self, step: int) -> bool:
         """Return whether the run or a phase ends with this update; a record never spans two phases."""
         return step == self.state.step and (self.is_over or self.phases.next_is_due(self.progress.share))
 
@@ -235,7 +235,7 @@ class Trainer:
     def reading_due(self, step: int) -> bool:
         """Return whether pending updates are read at this step even if nothing else needs them."""
         every = self.config.data_sink_steps if self.config.enable_data_sink else 1
-        return step % every == 0 or self.pending.has_compiled or self.closes(step)
+        return step % every == 0 or self.pending.has_compiled or self.ends_run_or_phase(step)
 
     def read(self) -> None:
         """Wait for pending updates, count each in turn, and log those that are due."""
@@ -248,7 +248,7 @@ class Trainer:
 
     def record_if_due(self, step: int) -> None:
         """Write the record of a step without an evaluation, if it has one."""
-        if self.recorder.due(step) or self.closes(step):
+        if self.recorder.due(step) or self.ends_run_or_phase(step):
             self.recorder.record(self.state, step)
 
     def stop_if_diverged(self, step: int, values: dict[str, float]) -> None:

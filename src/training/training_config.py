@@ -141,7 +141,7 @@ class TrainingConfig(ArchitectureConfig):
     device_id: int = option(
         0, "index of the device, from 0", minimum=0, needs=("distribute", False), on_resume=ANY, maximum=DEVICES - 1
     )
-    distribute: bool = option(False, "train on several devices; one process each; set by scripts/run_*_distribute.sh")
+    distribute: bool = option(False, "train on several devices; one process each; set by scripts/run_distribute.sh")
     device_num: int = option(1, "number of devices", minimum=1, needs=("distribute", True), maximum=DEVICES)
     enable_lossscale: bool = option(True, "scale the loss against float16 underflow; no effect in other types")
     loss_scale_mode: str = option("dynamic", "mode of loss scaling", choices=("dynamic", "static"), needs=SCALED)
@@ -170,7 +170,9 @@ class TrainingConfig(ArchitectureConfig):
     )
     log_steps: int = option(50, "updates between log lines; fewer at first", minimum=1, on_resume=ANY, maximum=UPDATES)
     report_to: tuple[str, ...] = option((TENSORBOARD,), "trackers of the metrics", choices=TRACKERS, on_resume=ANY)
-    dry_run: bool = option(False, "estimate time, memory and disk; tries one update, keeps nothing", on_resume=ANY)
+    dry_run: bool = option(
+        False, "estimate time, memory and disk; tries two updates of each phase, keeps nothing", on_resume=ANY
+    )
 
     def divide_global_batch(self, batch_key: str) -> None:
         """Derive this key and accumulation_steps from global_batch_size; for check_together()."""
