@@ -276,11 +276,15 @@ class AnsweringNetwork(nn.Cell):
             for each shape, which computes faster.
     """
 
-    def __init__(self, scores: nn.Cell, portable: bool = False) -> None:
+    text_columns: tuple[str, ...] = TEXT_COLUMNS
+
+    def __init__(self, scores: ScoresNetwork, portable: bool = False) -> None:
         super().__init__(auto_prefix=False)
         self.scores = scores
         self.portable = portable
-        self.input_columns = scores.input_columns
+        self.further_columns = scores.input_columns[len(TEXT_COLUMNS) :]
+        self.input_columns = (*self.text_columns, *self.further_columns)
+        self.reads_tokens = scores.reads_tokens
         self.output_names = scores.output_names
         self.per_token_outputs = scores.per_token_outputs
         self.no_dropout = Tensor(0, ms.int32)
@@ -298,37 +302,23 @@ class AnsweringNetwork(nn.Cell):
         return self.scores(input_ids, input_mask, segment_ids, further, self.no_dropout)
 
 
-class PackedNetwork(nn.Cell):
-    """Inference network for packed texts: a ScoresNetwork without dropout and its key.
+class PackedNetwork(AnsweringNetwork):
+    """AnsweringNetwork for packed texts, compiled once for each shape.
 
-    Inputs, int32: the PACKED_COLUMNS and those of `further_columns`, (B, *). Outputs are those of the scores, whose
-    heads see the L tokens of each text in `places`, or the rows that they read. Compiled once for each shape. T is a
-    multiple of B if a row has several texts, as in multiple choice.
-
-    Args:
-        scores: a network whose `albert.packs` is true.
+    Inputs, int32: the PACKED_COLUMNS and those of `further_columns`, (B, *). The heads see the L tokens of each text in
+    `places`, or the rows that they read. T is a multiple of B if a row has several texts, as in multiple choice. The
+    scores are a network whose `albert.packs` is true.
     """
 
-    portable = False
-
-    def __init__(self, scores: ScoresNetwork) -> None:
-        super().__init__(auto_prefix=False)
-        self.scores = scores
-        self.text_inputs = len(PACKED_COLUMNS)
-        self.further_columns = scores.input_columns[len(TEXT_COLUMNS) :]
-        self.input_columns = (*PACKED_COLUMNS, *self.further_columns)
-        self.reads_tokens = scores.reads_tokens
-        self.output_names = scores.output_names
-        self.per_token_outputs = scores.per_token_outputs
-        self.no_dropout = Tensor(0, ms.int32)
-        self.set_train(False)
+    text_columns = PACKED_COLUMNS
+    text_inputs = len(PACKED_COLUMNS)
 
     def construct(self, *inputs: Tensor) -> Any:
         further = (*inputs[self.text_inputs :], self.no_dropout)
         return self.scores.answer(inputs[: self.text_inputs], further)
 
 
-def packed_where_possible(network: AnsweringNetwork) -> nn.Cell:
+def packed_where_possible(network: AnsweringNetwork) -> AnsweringNetwork:
     """Return a PackedNetwork of the same scores if the attention supports packed texts, else the network itself.
 
     The weights must not change afterwards.

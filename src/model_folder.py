@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from mindspore import Tensor, nn
+from mindspore import Tensor
 from pydantic import model_validator
 
 from model_utils.backend import Backend
@@ -245,7 +245,7 @@ class ModelFolder:
         if self.tokenizer is None:
             raise _no_vocabulary(self.loaded.path.parent)
         answers = AnswerSettings(**settings)
-        network: nn.Cell = self.network(embeddings, portable, answers.pooling)
+        network = self.network(embeddings, portable, answers.pooling)
         if not portable:
             network = packed_where_possible(network)
         predictor = Predictor(self.usage(embeddings), self.tokenizer, network, self.architecture, answers)

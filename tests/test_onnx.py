@@ -176,6 +176,13 @@ def test_a_missing_onnxruntime_is_named(classifier: Path, tmp_path: Path, monkey
         OnnxGraph(tmp_path / "model.onnx")
 
 
+def test_a_missing_onnx_is_named(classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(DataError, match=r"need onnx \(.*pip install -r requirements-onnx\.txt"):
+        exported(portable_model(classifier), tmp_path / "out" / "model")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.oracles
 def test_damaged_and_older_files_are_refused(classifier_onnx: Path, tmp_path: Path) -> None:
     for file in classifier_onnx.parent.iterdir():

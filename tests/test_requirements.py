@@ -23,6 +23,7 @@ EXTRAS = {
     "src/conversion/torch_weights.py": "dev",
     "src/data/dask_cluster.py": "scale",
     "src/inference/exported_model.py": "onnx",
+    "src/inference/onnx_graph.py": "onnx",
     "src/pretraining_data/word_segmenter.py": "chinese",
     "src/text/arrow_tables.py": "arrow",
 }

@@ -43,7 +43,7 @@ class ExportConfig(OneDeviceConfig):
         "DIR/NAME of the files; writes NAME.mindir (.onnx, .air), NAME.json and the vocabulary to DIR",
         required=True,
     )
-    file_format: str = option(MINDIR, "ONNX needs onnxruntime, AIR needs Ascend", choices=(MINDIR, AIR, ONNX))
+    file_format: str = option(MINDIR, "ONNX needs onnx and onnxruntime, AIR needs Ascend", choices=(MINDIR, AIR, ONNX))
     export_embeddings: bool = option(False, "export only the encoder; without the task's head")
     export_batch_size: int = option(1, "AIR: batch size", minimum=1, maximum=ROWS, needs=("file_format", AIR))
     export_seq_length: int = option(

@@ -55,7 +55,7 @@ def export_model(
         CheckpointError: the outputs of the exported file differ from the model's, or int8 raises it: nothing is left.
         ConfigError: the network does not take rows of this length.
         DataError: the folder is not writable, the network cannot be written in this format, the weights are too large
-            for one file, or onnxruntime, which checks ONNX, is not installed.
+            for one file, or onnx or onnxruntime, which write and check ONNX, is not installed.
     """
     if not model.network.portable:
         raise ValueError("the network is not portable: build it with ModelFolder.predictor(portable=True)")

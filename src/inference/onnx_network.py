@@ -27,8 +27,8 @@ from src.inference.onnx_graph import BOOL, FLOAT, INT32, INT64, OnnxGraph
 from src.nn.attention import relative_position_table
 
 BATCH, LENGTH, MASKS = "batch", "length", "masks"
-ACTIVATIONS: dict[str, tuple[str, dict[str, bytes]]] = {
-    "gelu_new": ("Gelu", {"approximate": b"tanh"}),
+ACTIVATIONS: dict[str, tuple[str, dict[str, str]]] = {
+    "gelu_new": ("Gelu", {"approximate": "tanh"}),
     "gelu": ("Gelu", {}),
     "relu": ("Relu", {}),
 }
@@ -145,13 +145,13 @@ class NetworkGraph(OnnxGraph):
         value = self.by_heads(f"{name}.value", x, [0, 2, 1, 3])
         scores = self.node("MatMul", query, key)
         if relative:
-            scores = self.node("Add", scores, self.node("Einsum", query, relative, equation=b"bald,lmd->balm"))
+            scores = self.node("Add", scores, self.node("Einsum", query, relative, equation="bald,lmd->balm"))
         root = math.sqrt(self.config.hidden_size // self.config.num_attention_heads)
         scaled = self.node("Div", scores, self.constant(root, np.float32))
         probabilities = self.node("Softmax", self.node("Add", scaled, score_mask), axis=-1)
         context = self.node("MatMul", probabilities, value)
         if relative:
-            summand = self.node("Einsum", probabilities, relative, equation=b"balm,lmd->bald")
+            summand = self.node("Einsum", probabilities, relative, equation="balm,lmd->bald")
             context = self.node("Add", context, summand)
         context = self.node("Transpose", context, perm=[0, 2, 1, 3])
         return self.node("Reshape", context, self.constant([0, 0, self.config.hidden_size]))
@@ -306,7 +306,7 @@ def write_network(scores: ScoresNetwork, int8: bool = False) -> bytes:
     """Return the ONNX file of a network of scores: inputs and outputs are its columns and output names.
 
     Raises:
-        DataError: the network has a head, an activation or weights that cannot be written.
+        DataError: the network has a head, an activation or weights that cannot be written, or onnx is not installed.
     """
     if type(scores) not in HEADS or scores.config.hidden_act not in ACTIVATIONS:
         network = f"{type(scores).__name__} with hidden_act {scores.config.hidden_act}"

@@ -10,7 +10,7 @@ from mindspore import Tensor
 from src.albert_config import AlbertConfig
 from src.data.batches import ROW_NUMBERS, FeatureDataset
 from src.data.feature_files import Ragged
-from src.finetune_eval_model import AnsweringNetwork, PackedNetwork
+from src.finetune_eval_model import AnsweringNetwork
 from src.training.ranks import ALONE, Ranks
 
 WORKING_MEMORY = 1_000_000_000  # bytes that a forward pass may take beside the weights
@@ -84,7 +84,7 @@ class OutputTable:
 
 
 def predict_rows(
-    network: AnsweringNetwork | PackedNetwork,
+    network: AnsweringNetwork,
     data: FeatureDataset,
     ranks: Ranks = ALONE,
     before_batch: Callable[[], object] = lambda: None,
