@@ -15,7 +15,8 @@ from tests.conftest import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 DEPENDENCIES = {"": PROJECT["dependencies"], **PROJECT["optional-dependencies"]}  # by extra
-FOLDERS = {"tests": ("", "test"), "benchmarks": ("", "test", "dev", "onnx")}  # elsewhere "" alone, but for:
+DEV = ("", "test", "dev", "onnx")
+FOLDERS = {"tests": ("", "test"), "benchmarks": DEV, "docs": DEV}  # elsewhere "" alone, but for:
 EXTRAS = {
     "model_utils/remote_files.py": "scale",
     "scripts/run_tests.py": "test",
