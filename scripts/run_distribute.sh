@@ -15,7 +15,7 @@ arguments=()
 shift
 while [ $# -gt 0 ]; do
     case $1 in
-    --nproc | --local_worker_num) nproc=${2:?--nproc needs a number} && if [ $# -gt 1 ]; then shift; fi ;;
+    --nproc | --local_worker_num) nproc=${2:-nothing} && if [ $# -gt 1 ]; then shift; fi ;;
     --nproc=* | --local_worker_num=*) nproc=${1#*=} ;;
     --worker_num | --node_rank | --master_addr | --master_port) machines+=("$1=${2:-}") && if [ $# -gt 1 ]; then shift; fi ;;
     --worker_num=* | --node_rank=* | --master_addr=* | --master_port=*) machines+=("$1") ;;

@@ -11,6 +11,8 @@ from src.checkpoints.checkpoint_files import ARCHITECTURE, find_checkpoint
 from src.data.feature_files import sha256_of
 from src.training.training_config import TrainingConfig
 
+TEACHER = "teacher_sha256"  # key of RunFacts.identity
+
 
 @dataclass(frozen=True)
 class RunPlan:
@@ -99,9 +101,8 @@ class RunFacts:
         for key, value in self.identity.items():
             if (trained := saved["identity"].get(key)) != value:
                 change = f"{key} was {trained!r} and is now {value!r}"
-                raise CheckpointError(
-                    f"{path} was trained on other data or by another teacher: {change}; choose another folder"
-                )
+                cause = "by another teacher" if key == TEACHER else "on other data"
+                raise CheckpointError(f"{path} was trained {cause}: {change}; choose another folder")
         for key, value in self.architecture.items():
             if (trained := saved[ARCHITECTURE].get(key, value)) != value:
                 change = f"{key} was {trained!r} and is now {value!r}"
@@ -110,7 +111,7 @@ class RunFacts:
 
 def teacher_facts(teacher: str) -> dict[str, str]:
     """Return the entry of RunFacts.identity about the weights in a teacher's folder; an empty dict for ""."""
-    return {"teacher_sha256": sha256_of(find_checkpoint(Path(teacher)).path)} if teacher else {}
+    return {TEACHER: sha256_of(find_checkpoint(Path(teacher)).path)} if teacher else {}
 
 
 def plan_run(config: TrainingConfig, epochs: int, rows_at_once: int, batches_per_epoch: int) -> RunPlan:
