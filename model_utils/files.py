@@ -106,7 +106,7 @@ def scratch_folder(target: Path) -> Iterator[Path]:
         folder = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=target.parent))
         at_end.callback(shutil.rmtree, folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # without locks on this file system, leftovers stay
-            at_end.enter_context(_locked(folder, fcntl.LOCK_EX))
+            try_lock(at_end.enter_context(open_folder(folder)))
         (folder / _MARKER).touch()  # after the lock, since others remove marked folders that are not locked
         yield folder
 
@@ -114,21 +114,38 @@ def scratch_folder(target: Path) -> Iterator[Path]:
 def remove_leftovers(parent: Path) -> None:
     """Remove the scratch folders that killed processes of this user left in `parent`."""
     for folder in parent.glob(f"{_SCRATCH}*"):
-        with contextlib.suppress(OSError):  # the lock fails while the folder's process lives
+        with contextlib.suppress(OSError):
             if folder.lstat().st_uid == os.geteuid() and (folder / _MARKER).exists():
-                with _locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
-                    shutil.rmtree(folder)
+                with open_folder(folder) as descriptor:
+                    if try_lock(descriptor):
+                        shutil.rmtree(folder)
 
 
 @contextlib.contextmanager
-def _locked(folder: Path, operation: int) -> Iterator[None]:
-    """Hold a lock on a folder, which the kernel releases if the process dies; raise OSError for a link."""
+def open_folder(folder: Path) -> Iterator[int]:
+    """Yield a descriptor of a folder, which is closed at the end; raise OSError for a link."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, operation)
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+def try_lock(descriptor: int, inherited: bool = True) -> bool:
+    """Lock an open file or folder until it is closed or the process dies; return False if another process has done so.
+
+    Raises OSError if the file system has no locks.
+
+    Args:
+        inherited: forked processes hold the lock, too. False: it is of this process alone (a record lock), for files
+            only, and ends when the process closes any descriptor of the file.
+    """
+    lock = fcntl.flock if inherited else fcntl.lockf
+    try:
+        lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from model_utils.errors import DataError
-from model_utils.files import make_readable, sync_to_disk
+from model_utils.files import make_readable, open_folder, sync_to_disk, try_lock
 from model_utils.json_files import write_checked
 from src.data.feature_files import FORMAT_VERSION, SUFFIX, Column, Ragged, facts_of, mindspore_reason, sha256_of
 from src.data.mindrecord_file import FORBIDDEN, MindRecordFile, too_many
@@ -98,53 +98,37 @@ class RecordWriter(contextlib.AbstractContextManager):
         self._arrays: dict[str, np.ndarray] = {}
         self._files: list[MindRecordFile] = []
         self._folder = unfinished_folder(self.path)
-        self._lock: int | None = None
 
     def __enter__(self) -> Self:
-        try:
-            with self._errors():
-                self._begin()
-        except BaseException:
-            self._clean()
-            raise
+        with self._errors(), self._lock_folder() as at_end:
+            for leftover in self._folder.iterdir():
+                leftover.unlink()
+            file_num = self.file_num or 1
+            self._files = [self._open(self._name(index, is_only=file_num == 1)) for index in range(file_num)]
+            self._at_end = at_end.pop_all()
         return self
 
-    def _begin(self) -> None:
-        while self._lock is None:
-            self._lock_folder()
-        for leftover in self._folder.iterdir():
-            leftover.unlink()
-        file_num = self.file_num or 1
-        self._files = [self._open(self._name(index, is_only=file_num == 1)) for index in range(file_num)]
-
-    def _lock_folder(self) -> None:
-        """Lock the temporary folder, unless its previous owner has just removed it.
+    def _lock_folder(self) -> contextlib.ExitStack:
+        """Lock the temporary folder; return the context that removes it and releases the lock.
 
         All writers of a set use the same, predictable name: a link or a folder of another user is refused.
         """
-        self._folder.parent.mkdir(parents=True, exist_ok=True)
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        with contextlib.ExitStack() as stack, contextlib.suppress(FileNotFoundError):
-            lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            stack.callback(os.close, lock)
-            if os.fstat(lock).st_uid != os.geteuid():
-                raise PermissionError(errno.EPERM, "another user made this folder; remove it", str(self._folder))
-            os.fchmod(lock, 0o700)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not self.wait:
-                    raise DataError(f"another process is writing {self.path}; wait until it ends") from None
-                logger.info(f"waiting for another process that is writing {self.path}")
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            if os.path.samestat(os.fstat(lock), self._folder.stat()):
-                stack.pop_all()
-                self._lock = lock
-
-    def _clean(self) -> None:
-        if self._lock is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            os.close(self._lock)
+        while True:
+            self._folder.parent.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            with contextlib.ExitStack() as at_end, contextlib.suppress(FileNotFoundError):  # its owner has removed it
+                lock = at_end.enter_context(open_folder(self._folder))
+                if os.fstat(lock).st_uid != os.geteuid():
+                    raise PermissionError(errno.EPERM, "another user made this folder; remove it", str(self._folder))
+                os.fchmod(lock, 0o700)
+                if not try_lock(lock):
+                    if not self.wait:
+                        raise DataError(f"another process is writing {self.path}; wait until it ends")
+                    logger.info(f"waiting for another process that is writing {self.path}")
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                if os.path.samestat(os.fstat(lock), self._folder.stat()):
+                    at_end.callback(shutil.rmtree, self._folder, ignore_errors=True)
+                    return at_end.pop_all()
 
     def write(self, packed: PackedRows) -> None:
         """Append rows."""
@@ -173,12 +157,9 @@ class RecordWriter(contextlib.AbstractContextManager):
             shutil.copyfile(file, self._folder / file.name)
 
     def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
-        try:
+        with self._at_end, self._errors():
             if error_type is None:
-                with self._errors():
-                    self._finish()
-        finally:
-            self._clean()
+                self._finish()
 
     def _name(self, index: int, is_only: bool) -> str:
         return self.path.name if is_only else f"{self.path.name}{index}"

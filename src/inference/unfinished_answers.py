@@ -4,7 +4,6 @@ Their file is OUTPUT.FINGERPRINT.unfinished. The fingerprint is that of the opti
 """
 
 import contextlib
-import fcntl
 import glob
 import hashlib
 import json
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from model_utils.errors import DataError
-from model_utils.files import scratch_folder
+from model_utils.files import scratch_folder, try_lock
 from src.data.feature_files import sha256_of
 
 logger = logging.getLogger(__name__)
@@ -97,12 +96,9 @@ def _locked(path: Path) -> Iterator[TextIO]:
     """Open a file, which must be no link, for appending; raise DataError if another process has done so."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "a", encoding="utf-8") as stream:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DataError(f"another process writes {path}: wait for its end, or choose another output") from None
-        except OSError:  # this file system has no locks
-            pass
+        with contextlib.suppress(OSError):  # this file system has no locks
+            if not try_lock(descriptor):
+                raise DataError(f"another process writes {path}: wait for its end, or choose another output")
         yield stream
 
 

@@ -8,8 +8,7 @@ train_results.json written last: its presence means that the run is finished
 .lock              held by the live process; the system releases it when the process ends, however it ends
 """
 
-import errno
-import fcntl
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any, Self
 from model_utils.config import check_output_folder
 from model_utils.errors import CheckpointError, ConfigError, UserError
 from model_utils.facts import first_difference
-from model_utils.files import remove_leftovers, write_json
+from model_utils.files import remove_leftovers, try_lock, write_json
 from model_utils.schema import load_config, write_config
 from src.checkpoints.checkpoint_files import list_checkpoints
 from src.training.ranks import ALONE, Ranks
@@ -47,44 +46,42 @@ class RunFolder:
         self.path = Path(path)
         self.config = config
         self.ranks = ranks
-        self._lock: int | None = None
         self.artifacts: Any = None
         self.begun = False
         self.finished = False
 
     def __enter__(self) -> Self:
         check_run_folder(self.path, self.config)
-        if self.ranks.writer:
-            try:
-                self.path.mkdir(parents=True, exist_ok=True)
-                self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-            except OSError as error:
-                raise UserError(f"the run's folder {self.path} cannot be written: {error.strerror}") from error
-            self._acquire(self._lock)
-            check_run_folder(self.path, self.config)  # another run may have begun before the lock was ours
-        self.begun = (self.path / CONFIG_FILE).exists()
-        self.finished = (self.path / RESULTS_FILE).exists()
+        with contextlib.ExitStack() as at_end:
+            if self.ranks.writer:
+                self._lock(at_end)
+                check_run_folder(self.path, self.config)  # another run may have begun before the lock was ours
+            self.begun = (self.path / CONFIG_FILE).exists()
+            self.finished = (self.path / RESULTS_FILE).exists()
+            self._at_end = at_end.pop_all()
         return self
 
-    def _acquire(self, lock: int) -> None:
+    def _lock(self, at_end: contextlib.ExitStack) -> None:
         try:
-            # A record lock: unlike flock, worker processes do not inherit it and cannot outlive this run with it.
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = at_end.enter_context((self.path / ".lock").open("a+"))
         except OSError as error:
-            sentence = f"{self.path / '.lock'} cannot be locked: {error.strerror}; choose a folder on a local disk"
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                holder = os.read(lock, 32).decode().strip() or "unknown"
-                sentence = f"{self.path} holds a run that is live: process {holder}; choose another folder"
-            os.close(lock)
-            self._lock = None
+            raise UserError(f"the run's folder {self.path} cannot be written: {error.strerror}") from error
+        try:
+            is_ours = try_lock(lock.fileno(), inherited=False)  # worker processes cannot outlive this run with it
+        except OSError as error:
+            sentence = f"{lock.name} cannot be locked: {error.strerror}; choose a folder on a local disk"
             raise UserError(sentence) from error
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        lock.seek(0)
+        if not is_ours:
+            holder = lock.read(32).strip() or "unknown"
+            raise UserError(f"{self.path} holds a run that is live: process {holder}; choose another folder")
+        lock.truncate()
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
 
     def __exit__(self, *_: object) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._at_end.close()
 
     def begin(self, needed_bytes: int) -> None:
         """Bind the folder to the configuration when work starts; raise UserError if the disk has too few bytes."""
