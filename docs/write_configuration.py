@@ -18,6 +18,7 @@ from src.create_pretraining_data import CreateDataConfig  # noqa: E402
 from src.inference.deploy_config import ExportConfig, PredictConfig  # noqa: E402
 from src.tasks.classification_examples import ClassifierConfig  # noqa: E402
 from src.tasks.embedding_pairs import EmbeddingsConfig  # noqa: E402
+from src.tasks.example_files import ExampleFilesConfig  # noqa: E402
 from src.tasks.finetune_config import FinetuneConfig  # noqa: E402
 from src.tasks.multiple_choice import RaceConfig  # noqa: E402
 from src.tasks.multitask_config import MultitaskConfig  # noqa: E402
@@ -54,6 +55,7 @@ TABLES: dict[str, tuple[type[Config], ...]] = {
     "`run_pretrain.py`": (PretrainConfig,),
     "`pretrain_eval.py`": (PretrainEvalConfig,),
     "All fine-tuning": (FinetuneConfig,),
+    "`run_classifier.py`, `run_ner.py`, `run_embeddings.py`": (ExampleFilesConfig,),
     "`run_classifier.py`": (ClassifierConfig,),
     "`run_race.py`": (RaceConfig,),
     "`run_squad_v1.py`, `run_squad_v2.py`": (SquadConfig, SquadV2Config),

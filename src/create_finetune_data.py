@@ -165,7 +165,10 @@ def read_polarity_files(positive: Path, negative: Path, encoding: str | None = N
 
 
 class SplitFiles(dict[str, Any]):
-    """Files by split; a split with a list of several files raises DataError only when it is read."""
+    """Files by split; a split without a file, or with a list of several, raises DataError only when it is read."""
+
+    def __missing__(self, split: str) -> Path:
+        raise DataError(f"there are no {split} examples: give {split}_file, or put {split}.* into data_dir")
 
     def __getitem__(self, split: str) -> Path:
         file = super().__getitem__(split)

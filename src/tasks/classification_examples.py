@@ -4,18 +4,18 @@ import logging
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from model_utils.errors import ConfigError, DataError
-from model_utils.schema import ANY, SAME_PLACE, option
+from model_utils.errors import ConfigError
+from model_utils.schema import SAME_PLACE, option
 from src.albert_config import LENGTH, WIDTH
 from src.assessment_method import METHODS
-from src.create_finetune_data import Example, TextColumns, find_splits, plain_label, read_examples, read_polarity_files
+from src.create_finetune_data import Example, TextColumns, plain_label, read_examples, read_polarity_files
 from src.data.feature_cache import TRAIN
 from src.data.feature_files import SUFFIX
-from src.data.features import split_off
 from src.tasks.class_labels import drop_labels, drop_unlabelled, warn_of_unmatched
+from src.tasks.example_files import NO_DEV_SPLIT, ExampleFiles, ExampleFilesConfig
 from src.tasks.finetune_config import READY_KEYS, FinetuneConfig, is_tfrecord
 from src.tasks.glue import PUBLISHED_TASKS, read_glue
-from src.tasks.task_info import NO_DEV_SPLIT, TaskInfo, choose_dev_split
+from src.tasks.task_info import TaskInfo
 from src.text.text_tables import (
     DELIMITERS,
     TEXT_SUFFIXES,
@@ -35,16 +35,17 @@ NLI_LABELS = {"entailment", "neutral", "contradiction", "not_entailment"}
 NO_GOLD_LABEL = "-"  # label in SNLI, OCNLI and CMNLI where annotators disagreed
 
 
-class ClassifierConfig(FinetuneConfig):
+class ClassifierConfig(ExampleFilesConfig):
     """Configuration of python run_classifier.py, which classifies or scores texts and pairs of texts."""
 
     config_file = "task_classifier_config.yaml"
     reads_tfrecords = True
     searchable = (*FinetuneConfig.searchable, "class_weights", "label_smoothing")
 
-    data_dir: str = option("", "folder with train.*, dev.* and test.*; or of a GLUE or CLUE task", on_resume=SAME_PLACE)
     schema_file_path: str = option("", "schema.json of TFRecord features", on_resume=SAME_PLACE)
-    task_name: str = option("custom", "GLUE or CLUE task; or custom: other files", choices=(*PUBLISHED_TASKS, CUSTOM))
+    task_name: str = option(
+        "custom", "GLUE or CLUE task in data_dir; or custom: any files", choices=(*PUBLISHED_TASKS, CUSTOM)
+    )
     assessment_method: str = option(
         "",
         "metric; empty: official metric of the task; with two labels, f1 is that of the second in label_list",
@@ -82,19 +83,8 @@ class ClassifierConfig(FinetuneConfig):
     )
 
     # Files of custom examples, and their columns.
-    train_file: str = option(
-        "",
-        "training file; tsv, csv, jsonl, ndjson, xls, xlsx, parquet, arrow, save_to_disk; empty: train.* in data_dir",
-        needs=OWN_FILES,
-        on_resume=SAME_PLACE,
-    )
-    dev_file: str = option(
-        "", "development file; empty: dev.* in data_dir, or split by dev_ratio", needs=OWN_FILES, on_resume=SAME_PLACE
-    )
-    test_file: str = option("", "test file; empty: test.* in data_dir", needs=OWN_FILES, on_resume=ANY)
     positive_file: str = option("", "positive texts; one per line", needs=OWN_FILES, on_resume=SAME_PLACE)
     negative_file: str = option("", "negative texts; one per line", needs=OWN_FILES, on_resume=SAME_PLACE)
-    dev_ratio: float = option(0.1, "share split off for development", above=0, below=1, needs=OWN_FILES)
     text_a_column: str = option("text_a", "column of the first text; name, or number from 1", needs=OWN_FILES)
     text_b_column: str = option("", "column of the second text; empty: single texts", needs=OWN_FILES)
     label_column: str = option("label", "column of the label; name, or number from 1", needs=OWN_FILES)
@@ -129,8 +119,8 @@ class ClassifierConfig(FinetuneConfig):
                     raise ConfigError(f"indicator_columns has {name}, which holds the label_separator: set another one")
         if bool(self.positive_file) != bool(self.negative_file) or (self.positive_file and self.train_file):
             raise ConfigError("positive_file and negative_file belong together and replace train_file")
-        if self.test_file and not self.do_predict:
-            raise ConfigError(f"test_file is {self.test_file}, which has no effect while do_predict is false")
+        if self.task_name != CUSTOM:
+            self.refuse(["train_file", "dev_file", "test_file", "dev_ratio"], f"task_name is {self.task_name}")
         published = PUBLISHED_TASKS.get(self.task_name)
         if published and not published.dev_splits and (self.do_train or self.do_eval):
             raise ConfigError(
@@ -190,15 +180,18 @@ class GlueExamples:
         return remaining
 
 
-class CustomExamples:
+class CustomExamples(ExampleFiles[Example]):
     """Examples of custom files by split; without a development file, a share of the training examples replaces it."""
 
+    config: ClassifierConfig
     dev_splits = ("dev",)
     test_splits = ("test",)
     incomplete: frozenset[str] = frozenset()  # only GLUE and CLUE have submission files, which need complete splits
 
     def __init__(self, config: ClassifierConfig, trained_info: TaskInfo | None = None) -> None:
-        self.config = config
+        super().__init__(config, self._read_file)
+        if config.positive_file:
+            self.files[TRAIN] = Path(config.positive_file)
         self.columns = TextColumns(
             config.text_a_column,
             config.text_b_column,
@@ -209,28 +202,17 @@ class CustomExamples:
             optional_label="" in config.skip_labels,
             options=TableOptions(config.encoding, config.sheet, config.delimiter),
         )
-        configured_files = {TRAIN: config.train_file, "dev": config.dev_file, "test": config.test_file}
-        self.files = find_splits(config.data_dir, configured_files)
         trained_columns = trained_info.text_columns if trained_info else {}
         if trained_columns and bool(self.columns.text_b) != ("text_b" in trained_columns):
             raise ConfigError(
                 f"text_b_column is {self.columns.text_b!r}, but the weights were trained on "
                 f"{' and '.join(trained_columns.values())}: name as many columns"
             )
-        trained_split = trained_info.dev_split if trained_info else None
-        is_single_label = config.num_class != 1 and not config.multi_label
-        self._stratified = trained_split.stratified if trained_split else is_single_label
-        self._train_and_dev: list[Example] = []
-        self.dev_split = None
         if config.do_eval and "dev" not in self.files and not config.eval_data_file_path:
             if config.do_train and config.train_data_file_path:
                 raise ConfigError("train_data_file_path may hold the development share of train_file: give a dev_file")
-            self._train_and_dev = self._read_file(TRAIN)
-            texts = map(self._split_key, self._train_and_dev)
-            file = self._train_and_dev[0].file
-            self.dev_split = choose_dev_split(
-                config.dev_ratio, config.seed, trained_info, file, texts, self._stratified
-            )
+            is_single_label = config.num_class != 1 and not config.multi_label
+            self.hold_out(trained_info, lambda example: (example.text_a, example.text_b), stratified=is_single_label)
         self._refuse_unused()
 
     def _refuse_unused(self) -> None:
@@ -270,11 +252,6 @@ class CustomExamples:
         if not self.dev_split:
             config.refuse(["dev_ratio"], NO_DEV_SPLIT)
 
-    def _split_key(self, example: Example) -> list[str | None]:
-        """Return what decides whether an example is split off for development: its texts and its class."""
-        texts: list[str | None] = [example.text_a, example.text_b]
-        return [*texts, example.label] if self._stratified else texts
-
     def text_columns(self) -> dict[str, str]:
         """Return the column names of the texts in the training table, by their keys in records; {} without a table."""
         config = self.config
@@ -287,20 +264,10 @@ class CustomExamples:
             logger.warning(f"{table.path}: a column is used twice; texts and label need columns of their own")
         return {key: table.key_of(column, key) for key, column in texts.items()}
 
-    def read(self, split: str) -> list[Example]:
-        """Return the examples of a split; raise DataError if there is no file for it, or its content is wrong."""
-        if self.dev_split is None or split == "test":
-            return self._read_file(split)
-        labels = [str(example.label) for example in self._train_and_dev] if self._stratified else None
-        train, dev = split_off(self._train_and_dev, self.dev_split.ratio, self.dev_split.seed, labels)
-        return dev if split == "dev" else train
-
     def _read_file(self, split: str) -> list[Example]:
         config = self.config
         if split == TRAIN and config.positive_file:
-            return read_polarity_files(Path(config.positive_file), Path(config.negative_file), config.encoding)
-        if split not in self.files:
-            raise DataError(f"there are no {split} examples: give {split}_file, or put {split}.* into data_dir")
+            return read_polarity_files(self.files[TRAIN], Path(config.negative_file), config.encoding)
         labelled = split != "test"
         examples = read_examples(self.files[split], self.columns, labelled)
         if self.columns.indicators:

@@ -10,21 +10,22 @@ import numpy as np
 from mindspore import nn
 
 from model_utils.errors import ConfigError, DataError
-from model_utils.schema import ANY, SAME_PLACE, option
+from model_utils.schema import option
 from src.albert_config import AlbertConfig
 from src.albert_for_finetune import AlbertForPairs, AlbertForPairScores
 from src.assessment_method import assess
-from src.create_finetune_data import ClassificationSplit, Example, TextColumns, find_splits, read_examples, score_of
+from src.create_finetune_data import ClassificationSplit, Example, TextColumns, read_examples, score_of
 from src.data.feature_cache import TRAIN, Features
 from src.data.feature_files import Ragged
-from src.data.features import LABELS, WINDOWS, labelled_features, sample, split_off, token_columns
+from src.data.features import LABELS, WINDOWS, labelled_features, sample, token_columns
 from src.finetune_eval_model import EncoderOutputs, PairVectors
 from src.tasks.classification import RegressionAnswer, write_text_predictions
+from src.tasks.example_files import NO_DEV_SPLIT, ExampleFiles, ExampleFilesConfig
 from src.tasks.fill_mask import POOLINGS, EmbeddingsInfo, EmbeddingsProcessor, l2_normalise
-from src.tasks.finetune_config import READY_KEYS, FinetuneConfig
+from src.tasks.finetune_config import READY_KEYS
 from src.tasks.record_processor import Outputs, Record, shortest
 from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Task, TaskSpec
-from src.tasks.task_info import NO_DEV_SPLIT, TaskInfo, choose_dev_split
+from src.tasks.task_info import TaskInfo
 from src.text.text_tables import read_table
 from src.tokenization import FullTokenizer
 
@@ -32,16 +33,11 @@ logger = logging.getLogger(__name__)
 QUERIES_AT_ONCE = 1024  # whose cosines with all second texts are in memory together
 
 
-class EmbeddingsConfig(FinetuneConfig):
+class EmbeddingsConfig(ExampleFilesConfig):
     """Configuration of python run_embeddings.py, which fine-tunes vectors of texts."""
 
     config_file = "task_embeddings_config.yaml"
 
-    data_dir: str = option("", "folder with train.*, dev.* and test.*", on_resume=SAME_PLACE)
-    train_file: str = option("", "training file; a table; empty: train.* in data_dir", on_resume=SAME_PLACE)
-    dev_file: str = option("", "development file; empty: dev.* in data_dir, or by dev_ratio", on_resume=SAME_PLACE)
-    test_file: str = option("", "test file; with or without scores", needs=("do_predict", True), on_resume=ANY)
-    dev_ratio: float = option(0.1, "share split off for development", above=0, below=1)
     text_a_column: str = option("text_a", "column of the first text; name, or number from 1")
     text_b_column: str = option("", "column of the second text; empty: text_b, if there is one, else texts alone")
     label_column: str = option("", "column of the score; empty: label or score, if there is one, else without scores")
@@ -71,8 +67,8 @@ class EmbeddingTask(Task):
     ) -> None:
         super().__init__(config, tokenizer, trained_info)
         self.start_metrics = {}
-        named_files = {TRAIN: config.train_file, "dev": config.dev_file, "test": config.test_file}
-        self.files = find_splits(config.data_dir, named_files)
+        self.examples = ExampleFiles(config, self._read_file)
+        self.files = self.examples.files
         dev_source = "dev" if "dev" in self.files else TRAIN
         evaluated = [split for split, used in ((dev_source, config.do_eval), ("test", config.do_predict)) if used]
         self.columns = {split: self._columns(split) for split in evaluated}
@@ -82,10 +78,8 @@ class EmbeddingTask(Task):
             if not self.columns[split].text_b:
                 found = f"{self.files[split]} has texts alone, which do not show how good vectors are"
                 raise ConfigError(f"{found}: give a dev_file or test_file of pairs, or leave out do_eval or do_predict")
-        self.dev_split = None
         if TRAIN in evaluated:
-            texts = ([example.text_a, example.text_b] for example in self._read(TRAIN))
-            self.dev_split = choose_dev_split(config.dev_ratio, config.seed, trained_info, self.files[TRAIN], texts)
+            self.examples.hold_out(trained_info, lambda pair: (pair.text_a, pair.text_b))
         elif config.do_train:
             config.refuse(["dev_ratio"], NO_DEV_SPLIT)
         self.selection = "spearman_correlation" if config.do_eval and self.columns[dev_source].label else "mrr"
@@ -100,13 +94,11 @@ class EmbeddingTask(Task):
             task=self.spec.name,
             max_seq_length=config.max_seq_length,
             text_columns=text_columns,
-            dev_split=self.dev_split,
+            dev_split=self.examples.dev_split,
             pooling=config.pooling or getattr(trained_info, "pooling", "") or "mean",
         )
 
     def _columns(self, split: str) -> TextColumns:
-        if split not in self.files:
-            raise DataError(f"there are no {split} examples: give {split}_file, or put {split}.* into data_dir")
         config = self.config
         table = read_table(self.files[split])
         text_b = config.text_b_column or ("text_b" if table.has("text_b") else "")
@@ -116,7 +108,7 @@ class EmbeddingTask(Task):
         is_unlabelled = not text_b or (split == "test" and not table.has(label))
         return TextColumns(config.text_a_column, text_b, "" if is_unlabelled else label)
 
-    def _read(self, split: str) -> list[Example]:
+    def _read_file(self, split: str) -> list[Example]:
         """Return all examples of a file, texts alone as pairs with themselves; raise DataError for an empty text."""
         columns = self.columns[split]
         examples = read_examples(self.files[split], columns, bool(columns.label) and split != "test")
@@ -139,9 +131,9 @@ class EmbeddingTask(Task):
                     "train_batch_size is 1, but what has no scores is learnt from negatives: set 2 or more"
                 )
             return None
-        scores = [score_of(example) for example in self._read(TRAIN)]
-        if self.dev_split and len({*scores}) > 1:
-            scores, _ = split_off(scores, self.dev_split.ratio, self.dev_split.seed)
+        scores = [score_of(example) for example in self._read_file(TRAIN)]
+        if len({*scores}) > 1:
+            scores = [score_of(example) for example in self.examples.read(TRAIN)]
         lowest, highest = min(scores), max(scores)
         if lowest == highest:
             found = f"{file} has the score {lowest:g} in every row of column {columns.label!r}"
@@ -160,12 +152,7 @@ class EmbeddingTask(Task):
 
     def split(self, name: str) -> "PairSplit":
         config = self.config
-        if self.dev_split and name != "test":
-            parts = split_off(self._read(TRAIN), self.dev_split.ratio, self.dev_split.seed)
-            examples = parts[name == "dev"]
-        else:
-            examples = self._read(name)
-        examples = sample(examples, config.max_samples(name), config.seed)
+        examples = sample(self.examples.read(name), config.max_samples(name), config.seed)
         if name == TRAIN and self.score_range:  # correlations do not need the scale, and predictions show the file's
             lowest, highest = self.score_range
             scaled = [str((score_of(pair) - lowest) / (highest - lowest)) for pair in examples]

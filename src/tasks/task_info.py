@@ -1,16 +1,12 @@
 """Content of task.json, the file beside fine-tuned weights that says their task and the settings to use them with."""
 
 import logging
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from model_utils.errors import DataError
 from model_utils.json_files import Schema, Sha256, matching
 from src.albert_config import LENGTH, AlbertConfig
-from src.data.features import hash_texts
 
 logger = logging.getLogger(__name__)
 TextKey = Annotated[str, matching("text|text_a|text_b", "text, text_a or text_b")]
@@ -95,47 +91,6 @@ class TaskInfo(Schema):
     def _dumped(self, **options: Any) -> dict[str, Any]:
         empty = {key for key in self.optional if not getattr(self, key)}
         return self.model_dump(mode="json", exclude=empty, **options)
-
-
-NO_DEV_SPLIT = "no share of the training file is evaluated"  # why dev_ratio has no effect
-
-
-def choose_dev_split(
-    ratio: float,
-    seed: int,
-    trained_info: TaskInfo | None,
-    training_file: Path,
-    texts: Iterable[Any],
-    stratified: bool = False,
-) -> DevSplit:
-    """Return how to split off development examples: as in the training of the weights, if they are only evaluated.
-
-    Args:
-        trained_info: task.json of the weights to evaluate; None when training.
-        training_file: file to split.
-        texts: texts of all its examples, with their classes if stratified, as JSON values.
-
-    Raises:
-        DataError: the development examples of the weights were split off other texts.
-    """
-    configured = DevSplit(ratio=ratio, seed=seed, texts_sha256=hash_texts(texts), stratified=stratified)
-    if trained_info is None:
-        return configured
-    trained = trained_info.dev_split
-    if trained is None:
-        logger.warning(
-            f"task.json of the weights names no development split: the share of dev_ratio {ratio:g} and seed {seed} is "
-            "evaluated, which the weights may have been trained on"
-        )
-        return configured
-    if trained.texts_sha256 not in (None, configured.texts_sha256):
-        raise DataError(
-            f"{training_file} has other texts or classes than the file that the weights were trained on, so its "
-            "development share may have been trained on: give the file and columns of the training, or a dev_file"
-        )
-    if (trained.ratio, trained.seed) != (ratio, seed):
-        logger.info(f"development examples are those of the training: dev_ratio {trained.ratio:g}, seed {trained.seed}")
-    return trained
 
 
 class LabelledInfo(TaskInfo):

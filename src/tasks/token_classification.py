@@ -14,11 +14,10 @@ from pydantic import BaseModel
 
 from model_utils.errors import ConfigError, DataError, first_few, shorten
 from model_utils.files import write_text
-from model_utils.schema import ANY, SAME_PLACE, option
+from model_utils.schema import option
 from src.albert_for_finetune import AlbertForCrf, AlbertForTokenClassification
-from src.create_finetune_data import find_splits
 from src.data.feature_cache import TRAIN, Features, Split
-from src.data.features import sample, split_off
+from src.data.features import sample
 from src.finetune_eval_model import CrfScores, TokenClassificationScores
 from src.tasks.entities import (
     LETTER_LAST,
@@ -35,14 +34,14 @@ from src.tasks.entities import (
 )
 from src.tasks.entity_info import EntityInfo
 from src.tasks.evaluation_report import Confusion, EvaluationReport, Mark, MarkedText, wrong_rows
-from src.tasks.finetune_config import FinetuneConfig
+from src.tasks.example_files import NO_DEV_SPLIT, ExampleFiles, ExampleFilesConfig
 from src.tasks.ner_data import FORMATS, EntityColumns, find_format, read_sentences
 from src.tasks.prediction_table import write_prediction_table
 from src.tasks.record_processor import Answer, Offset, Outputs, Probability, Record, RecordProcessor, shortest, text_of
 from src.tasks.sentences import NerSplit, Sentence, word_logits
 from src.tasks.spec import EvaluationResult, PreparedSplit, RecordField, Task, TaskSpec, linear_head
 from src.tasks.tag_decoding import is_scheme_followed
-from src.tasks.task_info import NO_DEV_SPLIT, TaskInfo, choose_dev_split
+from src.tasks.task_info import TaskInfo
 from src.tasks.word_splitting import split_words, splits_characters
 from src.text.text_tables import read_table
 from src.text.tracked_text import TrackedText
@@ -54,24 +53,17 @@ MAX_SPARSE = 30  # labels without a scheme up to which words per label are not c
 WORDS_PER_LABEL = 5  # with more labels and fewer words per label, the column probably holds words or lemmas
 
 
-class NerConfig(FinetuneConfig):
+class NerConfig(ExampleFilesConfig):
     """Configuration of python run_ner.py, which finds entities by tagging words."""
 
     config_file = "task_ner_config.yaml"
 
-    data_dir: str = option("", "folder with train.*, dev.* and test.*", on_resume=SAME_PLACE)
-    train_file: str = option("", "training file; tagged sentences; empty: train.* in data_dir", on_resume=SAME_PLACE)
-    dev_file: str = option(
-        "", "development file; tagged sentences; empty: dev.* in data_dir, or split by dev_ratio", on_resume=SAME_PLACE
-    )
-    test_file: str = option("", "test file; with or without tags", needs=("do_predict", True), on_resume=ANY)
     data_format: str = option(
         "auto",
         "form of the files; columns: a word and its tag per line; lines: words, TAB, tags; names: a table of texts and "
         "entity mentions; tokens: JSON with lists of words and tags; spans: JSON with texts and labelled characters",
         choices=("auto", *FORMATS),
     )
-    dev_ratio: float = option(0.1, "share split off for development", above=0, below=1)
     text_column: str = option("review", "column of the text; names: by name or number from 1; spans: key of the text")
     name_column: str = option(NAME_COLUMN, "column of an entity mention; names only; cells may be empty")
     name_label: str = option(NAME_LABEL, "label of these entities; names only")
@@ -125,16 +117,17 @@ class NerTask(Task):
 
     def __init__(self, config: NerConfig, tokenizer: FullTokenizer, trained_info: TaskInfo | None = None) -> None:
         super().__init__(config, tokenizer, trained_info)
-        configured_files = {TRAIN: config.train_file, "dev": config.dev_file, "test": config.test_file}
-        self.files = find_splits(config.data_dir, configured_files, endings=None)
+        self.examples = ExampleFiles(config, cache(self._read_file), endings=None)
+        self.files = self.examples.files
+        self.read = self.examples.read
         splits_train_file = TRAIN in self.files and config.do_eval and "dev" not in self.files
         is_read = {TRAIN: config.do_train or splits_train_file, "dev": config.do_eval, "test": config.do_predict}
         # Several training files are an error only if one of them is read.
         has_training_file = is_read[TRAIN] or isinstance(self.files.get(TRAIN), Path)
-        training_file = self.files[TRAIN] if TRAIN in self.files and has_training_file else None
+        self._training_file = self.files[TRAIN] if TRAIN in self.files and has_training_file else None
         if config.do_train and not splits_train_file:
             config.refuse(["dev_ratio"], NO_DEV_SPLIT)
-        columns = EntityColumns(
+        self._columns = EntityColumns(
             config.text_column,
             config.name_column,
             config.name_label,
@@ -143,28 +136,14 @@ class NerTask(Task):
             config.label_list,
         )
         self.labels = list(config.label_list or (trained_info.labels if trained_info else ()))
-        self.training_format = find_format(training_file, config.data_format, columns) if training_file else ""
+        self.training_format = find_format(*self._file(TRAIN)) if self._training_file else ""
         used_info = None if config.do_train else trained_info
         self.words_are_characters = isinstance(used_info, EntityInfo) and used_info.words_are_characters
-
-        @cache
-        def read_file(file: Path, labelled: bool) -> list[Sentence]:
-            return read_sentences(
-                file, config.data_format, columns, labelled, training_file, self.labels, self.words_are_characters
-            )
-
-        self._read_file = read_file
-        formats = {
-            find_format(self.files[split], config.data_format, columns, split != "test", training_file)
-            for split, used in is_read.items()
-            if used and split in self.files
-        }
+        formats = {find_format(*self._file(split)) for split, used in is_read.items() if used and split in self.files}
         _check_keys(config, formats)
         self.reads_spans = "spans" in formats
-        self.dev_split = None
         if splits_train_file:
-            texts = (sentence.words for sentence in self.read(TRAIN))
-            self.dev_split = choose_dev_split(config.dev_ratio, config.seed, trained_info, self.files[TRAIN], texts)
+            self.examples.hold_out(trained_info, lambda sentence: sentence.words)
         self.labels = self.labels or self._find_labels()
         self.spec = TOKEN_CLASSIFICATION
         self.task_info = self._describe(trained_info)
@@ -192,7 +171,7 @@ class NerTask(Task):
             labels=tuple(self.labels),
             max_seq_length=self.config.max_seq_length,
             text_columns=self._text_columns(),
-            dev_split=self.dev_split,
+            dev_split=self.examples.dev_split,
             words_are_characters=words_are_characters,
             follows_scheme=follows_scheme,
             crf=crf,
@@ -206,7 +185,7 @@ class NerTask(Task):
 
     def _find_labels(self) -> list[str]:
         """Return the tags of the whole training file; a rare one may occur in the development share alone."""
-        sentences = [*self.read(TRAIN), *(self.read("dev") if self.dev_split else ())]
+        sentences = [*self.read(TRAIN), *(self.read("dev") if self.examples.dev_split else ())]
         file = self.files[TRAIN]
         tags = [tag for sentence in sentences for tag in sentence.tags or ()]
         labels = all_tags(tags)
@@ -225,17 +204,12 @@ class NerTask(Task):
         logger.info(f"{file.name}: {len(labels):,} tags ({scheme.value}): {first_few(labels, 10)}")
         return labels
 
-    def read(self, split: str) -> list[Sentence]:
-        """Return all sentences of a split; without a development file, dev is a share of the training file."""
-        dev_split = self.dev_split if split != "test" else None
-        file_split = TRAIN if dev_split else split
-        if file_split not in self.files:
-            raise DataError(f"there are no {split} sentences: give {split}_file, or put {split}.* into data_dir")
-        sentences = self._read_file(self.files[file_split], split != "test")
-        if dev_split is None:
-            return sentences
-        train, dev = split_off(sentences, dev_split.ratio, dev_split.seed)
-        return dev if split == "dev" else train
+    def _file(self, split: str) -> tuple[Path, str, EntityColumns, bool, Path | None]:
+        """Return the file of a split, and how it is to be read."""
+        return self.files[split], self.config.data_format, self._columns, split != "test", self._training_file
+
+    def _read_file(self, split: str) -> list[Sentence]:
+        return read_sentences(*self._file(split), self.labels, self.words_are_characters)
 
     def split(self, name: str) -> NerSplit:
         sentences = sample(self.read(name), self.config.max_samples(name), self.config.seed)
