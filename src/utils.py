@@ -116,6 +116,18 @@ def check_unpacked(raw: bytes, file: object) -> None:
             raise DataError(f"{file} is {format_name}; unpack it first ({command})")
 
 
+def check_text(beginning: str, is_one_line: bool, file: object, has_option: bool = False) -> None:
+    """Raise DataError if a file seems to be UTF-16, or has one line since its lines end with carriage returns alone.
+
+    The error names the option `encoding` if has_option is true.
+    """
+    if is_one_line and "\r" in beginning.strip():
+        raise DataError(f"{file} ends its lines with carriage returns alone; convert them: tr '\\r' '\\n'")
+    if "\0" in beginning:
+        option = "name its encoding (--encoding utf-16-le), or " if has_option else ""
+        raise DataError(f"{file} has NUL characters, as UTF-16 has: {option}convert it: iconv -f UTF-16 -t UTF-8")
+
+
 @contextlib.contextmanager
 def opened(path: TextFile) -> Iterator[io.BufferedReader]:
     """Open a file for reading bytes; raise DataError if reading or decompressing it fails."""

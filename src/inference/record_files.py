@@ -25,7 +25,7 @@ from src.inference.answer_tables import ENDINGS, TableCheck, write_table
 from src.inference.unfinished_answers import Answers, unfinished_answers
 from src.text.arrow_tables import ARROW_SUFFIXES, is_saved_dataset
 from src.text.text_tables import JSON_SUFFIXES, TableOptions, TextTable, read_table, suffix_of
-from src.utils import check_unpacked, decode
+from src.utils import check_text, check_unpacked, decode
 
 STANDARD = "-"
 SNIFFED_BYTES = 4096  # bytes by which a file's format is checked
@@ -68,11 +68,8 @@ def _check_beginning(file: str, raw: bytes, input_format: str) -> None:
     file_format = _format_of(file, input_format)
     file = "standard input" if file == STANDARD else file
     check_unpacked(raw, file)
-    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in raw:
-        raise DataError(f"{file} seems to be UTF-16: convert it to UTF-8 (for instance with iconv)")
+    check_text(raw.decode("latin-1"), b"\n" not in raw, file)
     raw = raw.removeprefix(codecs.BOM_UTF8)
-    if b"\r" in raw.strip() and b"\n" not in raw:
-        raise DataError(f"{file} has carriage returns as line ends: convert them with tr '\\r' '\\n'")
     if input_format == "auto" and Path(file).suffix.lower() == ".txt" and b"\t" in raw.partition(b"\n")[0]:
         raise DataError(
             f"{file} may be a table or plain text, because its first line holds a TAB: give --input_format table or "

@@ -32,7 +32,7 @@ from typing import Any, NoReturn
 from model_utils.errors import DataError, first_few, shorten
 from model_utils.remote_files import RemoteFile, TextFile, find_remote_files, is_url
 from model_utils.schema import Config, option
-from src.utils import read_lines
+from src.utils import check_text, read_lines
 
 MAX_DOCUMENT_CHARACTERS = 1_000_000
 MAX_PARAGRAPH_CHARACTERS = 10_000  # text with hard line breaks may have no blank line at all
@@ -146,10 +146,7 @@ def iter_documents(path: str | TextFile, text_key: str = "text") -> Iterator[lis
     lines = map(str.strip, indented_lines)
     if _MARKUP.match(first_line):
         raise DataError(f"{path} is XML or HTML: extract its text first (of a Wikipedia dump with WikiExtractor)")
-    if any("\0" in line for line in head):
-        raise DataError(f"{path} has NUL characters, as UTF-16 has: convert it to UTF-8 (for instance with iconv)")
-    if len(head) == 1 and "\r" in first_line:
-        raise DataError(f"{path} has lines that end with a carriage return alone: end them with a line feed")
+    check_text("\n".join(head), len(head) == 1, path)
     if _DOC_START.match(first_line):
         yield from _collect(_wikiextractor_units(lines))
     elif _is_json(first_line) or _JSON.match("\n".join(head)):

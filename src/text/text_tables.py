@@ -27,7 +27,7 @@ from model_utils.json_files import parse_json
 from src.text.arrow_tables import ARROW_SUFFIXES, is_saved_dataset, open_arrow
 from src.text.cell_values import NumberedRows, Row, index_of, joined_texts, text_of
 from src.text.workbooks import read_xls, read_xlsx
-from src.utils import read_json_text, read_lines
+from src.utils import check_text, read_json_text, read_lines
 
 logger = logging.getLogger(__name__)
 _STATED_DELIMITER = re.compile(r'sep=([^"\r\n])\s*')  # first line that Excel obeys and that is no row
@@ -208,11 +208,7 @@ def text_lines(path: Path, options: TableOptions | None = None) -> Iterator[str]
     """Return the lines of a file; raise DataError if it is UTF-16 or its lines end with carriage returns alone."""
     lines = read_lines(path, encoding=options.encoding if options else None)
     first_lines = list(itertools.islice(lines, 2))
-    if len(first_lines) == 1 and "\r" in first_lines[0].rstrip():
-        raise DataError(f"{path} ends its lines with carriage returns alone; convert them: tr '\\r' '\\n'")
-    if first_lines and "\0" in first_lines[0]:
-        option = "name its encoding (--encoding utf-16-le), or " if options else ""
-        raise DataError(f"{path} may be UTF-16: {option}convert the file to UTF-8 (iconv -f UTF-16 -t UTF-8)")
+    check_text("".join(first_lines[:1]), len(first_lines) == 1, path, options is not None)
     return itertools.chain(first_lines, lines)
 
 
