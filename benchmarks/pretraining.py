@@ -85,10 +85,8 @@ class ProjectUpdates:
         self.fused = is_fused(self.device.backend)
         self.network = AlbertForPreTraining(config.replace(backend=self.device.backend), seed=SEED)
         settings = OptimizerSettings(
-            name="AdamWeightDecay",
             learning_rate=LEARNING_RATE,
             end_learning_rate=LEARNING_RATE,
-            power=1.0,
             warmup_steps=0,
             weight_decay=WEIGHT_DECAY,
             beta1=BETAS[0],

@@ -56,14 +56,11 @@ def test_four_updates(shared: Path, optimizer: str, folder: str) -> None:
     settings = OptimizerSettings(
         name=optimizer,
         learning_rate=float(given["learning_rate"]),
-        end_learning_rate=0.0,
-        power=1.0,
         warmup_steps=int(given["warmup_steps"]),
         weight_decay=float(given["weight_decay"]),
         beta1=float(given["beta1"]),
         beta2=float(given["beta2"]),
         eps=float(given["eps"]),
-        decay_filter=("gamma", "beta", "bias"),
     )
     updates = build_optimizer(network.trainable_params(), settings, int(given["train_steps"]))
     step = TrainStep(network, updates, LossScale("dynamic", 1024.0), clip_norm=float(given["clip_norm"]))

@@ -1,6 +1,5 @@
 """Several tasks on one backbone: draws, updates, resumption, a model folder for each task, and what is refused."""
 
-import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -153,7 +152,7 @@ def batches() -> list[dict[str, np.ndarray]]:
 
 
 def step_of(network: TrainingNetwork, **changes: Any) -> TrainStep:
-    settings = dataclasses.replace(OPTIMIZER_SETTINGS, weight_decay=0.1, schedule="constant", **changes)
+    settings = OPTIMIZER_SETTINGS.replace(weight_decay=0.1, schedule="constant", **changes)
     weights = network.weights_to_train()
     owners = [network.owner_of(weight) for weight in weights] if isinstance(network, JointNetwork) else []
     return TrainStep(network, build_optimizer(weights, settings, 100, owners), LossScale())

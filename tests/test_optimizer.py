@@ -1,6 +1,5 @@
 """Schedules of the rate, the optimizers' formulas, decay groups."""
 
-import dataclasses
 import functools
 import math
 from types import ModuleType
@@ -22,7 +21,7 @@ def rate_at(rate: LearningRate, step: int, elapsed: float = 0.0) -> float:
 
 
 def with_changes(**changes: Any) -> OptimizerSettings:
-    return dataclasses.replace(OPTIMIZER_SETTINGS, **changes)
+    return OPTIMIZER_SETTINGS.replace(**changes)
 
 
 def test_learning_rate_schedule() -> None:
@@ -52,7 +51,8 @@ SCHEDULES = {
 def test_schedules_by_updates_and_by_time(schedule: str, warmup: dict[str, float]) -> None:
     """A warm-up that is a share of the run follows the time, too; one in updates does not."""
     end = 0.0 if schedule == "constant" else 0.001
-    rate = LearningRate(with_changes(schedule=schedule, decay_share=0.25, end_learning_rate=end, **warmup), 20)
+    decay = {"decay_share": 0.25} if schedule == "trapezoid" else {}
+    rate = LearningRate(with_changes(schedule=schedule, end_learning_rate=end, **decay, **warmup), 20)
     for step, elapsed in [*((step, 0.0) for step in range(22)), (2, 0.15), (2, 0.6), (5, 0.1), (5, 0.9), (6, 1.0)]:
         progress = max(min(step / 20, 1.0), elapsed)
         warm = step / 4 if "warmup_steps" in warmup else progress / 0.2
@@ -124,7 +124,7 @@ def by_formula(settings: OptimizerSettings) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("bias_correction", [False, True])
 @pytest.mark.parametrize(("name", "decay"), [("AdamWeightDecay", 0.1), ("Lamb", 0.1), ("Lamb", 0.0), ("Adam", 0.0)])
 def test_updates_equal_their_formulas(name: str, decay: float, bias_correction: bool) -> None:
-    settings = dataclasses.replace(CORRECTED, name=name, weight_decay=decay, bias_correction=bias_correction)
+    settings = CORRECTED.replace(name=name, weight_decay=decay, bias_correction=bias_correction)
     ours, theirs = updated(settings), by_formula(settings)
     for parameter in theirs:
         np.testing.assert_allclose(ours[parameter], theirs[parameter], rtol=0, atol=2e-6, err_msg=parameter)
@@ -133,7 +133,7 @@ def test_updates_equal_their_formulas(name: str, decay: float, bias_correction: 
 @pytest.mark.parametrize("bias_correction", [False, True])
 @pytest.mark.parametrize("name", ["AdamWeightDecay", "Lamb", "Adam"])
 def test_an_unwanted_update_changes_nothing(name: str, bias_correction: bool) -> None:
-    settings = dataclasses.replace(CORRECTED, name=name, weight_decay=0.1, bias_correction=bias_correction)
+    settings = CORRECTED.replace(name=name, weight_decay=0.1, bias_correction=bias_correction)
     found, expected = updated(settings, unwanted=2), updated(settings)
     assert found.keys() == expected.keys() >= {"weight", "adam_m.weight", "adam_v.bias", "global_step"}
     for parameter in expected:
@@ -161,7 +161,7 @@ def test_lamb_leaves_alone_what_no_loss_depends_on() -> None:
 
 
 def test_the_rate_is_multiplied_by_a_factor() -> None:
-    ours, theirs = updated(CORRECTED, 0.25), by_formula(dataclasses.replace(CORRECTED, learning_rate=0.125))
+    ours, theirs = updated(CORRECTED, 0.25), by_formula(CORRECTED.replace(learning_rate=0.125))
     np.testing.assert_allclose(ours["weight"], theirs["weight"], rtol=0, atol=2e-6)
 
 

@@ -1,7 +1,5 @@
 """The training step: accumulation, loss scale, clipping, sentence order learnt alone."""
 
-import dataclasses
-
 import mindspore as ms
 import numpy as np
 import pytest
@@ -49,9 +47,7 @@ def test_micro_batches_equal_one_batch() -> None:
     results = []
     for pieces in (1, 3):
         network = AlbertForPreTraining(TINY, seed=1)
-        optimizer = GradientDescent(
-            network.trainable_params(), dataclasses.replace(OPTIMIZER_SETTINGS, learning_rate=1.0), 100
-        )
+        optimizer = GradientDescent(network.trainable_params(), OPTIMIZER_SETTINGS.replace(learning_rate=1.0), 100)
         step = TrainStep(network, optimizer, LossScale(), accumulate=pieces > 1)
         losses = [float(step.train(slices(columns, pieces))["loss"]) for _ in range(3)]
         results.append((losses, weights_after(step)))
@@ -65,9 +61,7 @@ def test_micro_batches_equal_one_batch() -> None:
 def test_the_order_loss_counts_as_much_as_its_weight_says() -> None:
     """Weights of the sums may change from update to update; with 0 neither the order head nor the pooler learns."""
     network = AlbertForPreTraining(TINY, seed=1)
-    optimizer = GradientDescent(
-        network.trainable_params(), dataclasses.replace(OPTIMIZER_SETTINGS, learning_rate=1.0), 100
-    )
+    optimizer = GradientDescent(network.trainable_params(), OPTIMIZER_SETTINGS.replace(learning_rate=1.0), 100)
     step = TrainStep(network, optimizer, LossScale())
     before = weights_after(step)
     for weight in (0.0, 0.25):
@@ -86,7 +80,7 @@ def test_the_number_of_micro_batches_may_change_without_compiling_anew() -> None
     losses, steps = [], []
     for accumulate, copies in ((False, (1, 1, 1, 1)), (True, (3, 1, 2, 1))):
         network = AlbertForPreTraining(TINY.replace(num_hidden_layers=1), seed=1)
-        settings = dataclasses.replace(OPTIMIZER_SETTINGS, learning_rate=1.0)
+        settings = OPTIMIZER_SETTINGS.replace(learning_rate=1.0)
         optimizer = GradientDescent(network.trainable_params(), settings, 100)
         # Unclipped, because google's global norm counts looked-up rows, of which copies have more.
         steps.append(TrainStep(network, optimizer, LossScale(), accumulate, clip_norm=0.0))
@@ -152,7 +146,7 @@ def explosive_step(
     seed: int = 3,
 ) -> TrainStep:
     network = Explosive()
-    settings = dataclasses.replace(OPTIMIZER_SETTINGS, learning_rate=0.5)
+    settings = OPTIMIZER_SETTINGS.replace(learning_rate=0.5)
     optimizer = GradientDescent(network.trainable_params(), settings, train_steps)
     return TrainStep(network, optimizer, loss_scale, accumulate, clip_norm, ranks, seed)
 
@@ -246,7 +240,7 @@ def test_sentence_order_alone_can_be_learnt() -> None:
     }
     config = TINY.replace(hidden_size=64, num_attention_heads=4, intermediate_size=128, embedding_size=32)
     network = AlbertForPreTraining(config, seed=1)
-    settings = dataclasses.replace(OPTIMIZER_SETTINGS, learning_rate=2e-3, warmup_steps=20)
+    settings = OPTIMIZER_SETTINGS.replace(learning_rate=2e-3, warmup_steps=20)
     step = TrainStep(network, build_optimizer(network.trainable_params(), settings, 300), LossScale())
     best = 0.0
     for _ in range(300):

@@ -119,7 +119,9 @@ def test_three_updates_of_adam(torch: ModuleType, transformers: ModuleType, tmp_
     network = AlbertForPreTraining(architecture(oracle, tmp_path))
     google.set_parameters(network, weights(oracle))
     rate, epsilon = 1e-3, 1e-4  # large enough for its place to matter
-    settings = OptimizerSettings("Adam", rate, rate, 1.0, 0, 0.0, 0.9, 0.999, epsilon, ())
+    settings = OptimizerSettings(
+        name="Adam", learning_rate=rate, end_learning_rate=rate, warmup_steps=0, eps=epsilon, weight_decay=0.0
+    )
     # Unclipped, because google's global norm, used here, counts the segment table differently from torch's.
     step = TrainStep(network, build_optimizer(network.trainable_params(), settings, 10), LossScale(), clip_norm=0.0)
     adam = torch.optim.Adam(oracle.parameters(), lr=rate, betas=(0.9, 0.999), eps=epsilon)

@@ -9,37 +9,22 @@ start at 0, by 1 - beta^t, where t counts the updates applied (Kingma and Ba 201
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import mindspore as ms
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from model_utils.errors import ConfigError
+from model_utils.schema import option
 from src.albert_networks import HEADS_OF_TASKS
 from src.nn import crf
+from src.training.training_config import DecayedAdamConfig
 
 
-@dataclass(frozen=True)
-class OptimizerSettings:
-    """Settings of an optimizer; training_config.DecayedAdamConfig explains them.
+class OptimizerSettings(DecayedAdamConfig):
+    """Settings of an optimizer; parameters that decay_filter names get neither weight decay nor layer adaptation."""
 
-    decay_filter: a parameter whose name contains one of these words gets neither weight decay nor layer adaptation.
-    """
-
-    name: str
-    learning_rate: float
-    end_learning_rate: float
-    power: float
-    warmup_steps: int
-    weight_decay: float
-    beta1: float
-    beta2: float
-    eps: float
-    decay_filter: tuple[str, ...]
-    schedule: str = "polynomial"
-    decay_share: float = 0.2
-    warmup_ratio: float = 0.0
-    bias_correction: bool = False
+    name: str = option("AdamWeightDecay", "name of the optimizer")
+    warmup_ratio: float = option(0.0, "warm-up as a share of updates or hours; 0: warmup_steps")
 
 
 class LearningRate(nn.Cell):

@@ -1,6 +1,5 @@
 """Networks on a GPU of stub_cuda: `python -m tests.helpers.on_stub_gpu` prints a JSON object, case -> calls by name."""
 
-import dataclasses
 import json
 import os
 from collections.abc import Callable
@@ -47,7 +46,7 @@ def calls_of(act: Callable[[], object]) -> list[str]:
 
 def update(network: TrainingNetwork, optimizer: str = "AdamWeightDecay") -> list[str]:
     """What the second update asks for; its metrics are not read."""
-    settings = dataclasses.replace(OPTIMIZER_SETTINGS, name=optimizer)
+    settings = OPTIMIZER_SETTINGS.replace(name=optimizer)
     step = TrainStep(network, build_optimizer(network.trainable_params(), settings, 10), LossScale("dynamic"))
     step.train([COLUMNS])["loss"].asnumpy()
     return calls_of(lambda: step.train([COLUMNS]))

@@ -21,18 +21,7 @@ TINY = PRESETS["albert_base"].replace(
     intermediate_size=24,
     max_position_embeddings=16,
 )
-OPTIMIZER_SETTINGS = OptimizerSettings(
-    name="AdamWeightDecay",
-    learning_rate=0.01,
-    end_learning_rate=0.0,
-    power=1.0,
-    warmup_steps=0,
-    weight_decay=0.01,
-    beta1=0.9,
-    beta2=0.999,
-    eps=1e-6,
-    decay_filter=("gamma", "beta", "bias"),
-)
+OPTIMIZER_SETTINGS = OptimizerSettings(learning_rate=0.01, warmup_steps=0)
 
 
 def batch(config: AlbertConfig = TINY, rows: int = 3, length: int = 12) -> dict[str, np.ndarray]:
