@@ -14,6 +14,7 @@ from model_utils.errors import DataError
 from src.create_finetune_data import TextColumns, find_splits, read_examples
 from src.inference.record_files import check_input, read_records
 from src.text.arrow_tables import is_saved_dataset
+from src.text.corpus import read_documents
 from src.text.text_tables import read_table
 from tests.conftest import ROOT
 from tests.faults.cases import COUNTS, damaged, explore
@@ -235,3 +236,25 @@ def test_damage(tmp_path: Path, kind: str, count: int) -> None:
         list(read_table(path).rows)
 
     explore(count, strategy, read)
+
+
+# --- text for pre-training ---
+
+
+def test_rows_are_documents_of_a_corpus(tmp_path: Path) -> None:
+    """Each file is read for itself, although its name says that another one belongs to it."""
+    titles = ["Paris", "No text", "Rome"]
+    texts = ["Paris\n\nIt is old.\n It is large. ", None, "It is older."]
+    table = pa.table({"id": [1, 2, 3], "title": titles, "text": texts})
+    files = [tmp_path / f"train-0000{index}-of-00002.parquet" for index in range(2)]
+    parquet.write_table(table.slice(0, 2), files[0])
+    parquet.write_table(table.slice(2), files[1])
+    assert list(read_documents(files)) == [["It is old.", "It is large."], ["It is older."]]
+    assert list(read_documents(files, "title")) == [[title] for title in titles]
+
+
+@pytest.mark.parametrize("text_key", ["content", "1", "id"])
+def test_a_corpus_without_texts_names_its_columns(tmp_path: Path, text_key: str) -> None:
+    file = write(tmp_path / "a.parquet", pa.table({"id": [{"x": 1}], "words": ["a"]}))
+    with pytest.raises(DataError, match=r"a\.parquet .*'id', 'words'.*text_key"):
+        list(read_documents([file], text_key))

@@ -66,18 +66,19 @@ def split_stem(name: str) -> str:
 
 
 def open_arrow(
-    path: Path, list_column: tuple[str, str] | None = None
+    path: Path, list_column: tuple[str, str] | None = None, with_shards: bool = True
 ) -> tuple[list[str], NumberedRows, dict[int, str]]:
     """Return column names, rows numbered from 1, and by index the types of columns whose fields are None.
 
     Args:
         path: file, first one of several shards, or folder of save_to_disk.
         list_column: column whose values may be lists, and the separator that joins their items.
+        with_shards: read the other shards behind the first one, too.
 
     Raises:
         DataError: pyarrow is missing; a file is missing, damaged or cut short; also raised while iterating rows.
     """
-    files = _files_of(path)
+    files = _files_of(path) if with_shards else [path]
     with _opened(files[0]) as (schema, _):
         column, separator = list_column or ("", "")
         list_index = index_of(schema.names, column)

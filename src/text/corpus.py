@@ -11,7 +11,9 @@ The first lines of a file decide between four layouts:
   hard line breaks (books) is recognised by its even right margin: its lines are joined into paragraphs, a blank line
   ends a paragraph and two or more end a document; an indented line of Chinese also begins a paragraph.
 
-In the first two layouts the first line is dropped if it is the document's title. Files may be compressed
+Of Parquet and Arrow files, known by their ending, each row is a document, its text is the column text_key.
+
+In these and the first two layouts the first line is dropped if it is the document's title. Files may be compressed
 (src/utils.py). HTML, XML and UTF-16 are refused.
 
 Memory holds one document. A document ends after the paragraph that makes it longer than MAX_DOCUMENT_CHARACTERS, and a
@@ -32,6 +34,7 @@ from typing import Any, NoReturn
 from model_utils.errors import DataError, first_few, shorten
 from model_utils.remote_files import RemoteFile, TextFile, find_remote_files, is_url
 from model_utils.schema import Config, option
+from src.text.arrow_tables import ARROW_SUFFIXES, open_arrow
 from src.utils import check_text, read_lines
 
 MAX_DOCUMENT_CHARACTERS = 1_000_000
@@ -74,10 +77,10 @@ class CorpusConfig(Config):
 
     input_file: str = option(
         "",
-        "text files; paths, URLs or patterns; comma-separated, also compressed (gzip, zstd, bzip2, xz)",
+        "text or Parquet files; paths, URLs or patterns; comma-separated, also compressed (gzip, zstd, bzip2, xz)",
         required=True,
     )
-    text_key: str = option("text", "key of the text; in JSON lines")
+    text_key: str = option("text", "key or column of the text; in JSON lines and Parquet files")
 
 
 def expand_glob(pattern: str) -> list[TextFile]:
@@ -139,6 +142,9 @@ def iter_documents(path: str | TextFile, text_key: str = "text") -> Iterator[lis
         text_key: key of the text in JSON lines.
     """
     path = Path(path) if isinstance(path, str) else path
+    if isinstance(path, Path) and path.suffix in ARROW_SUFFIXES:
+        yield from _collect(_arrow_units(path, text_key))
+        return
     stream = map(_strip_line, read_lines(path, MAX_LINE_BYTES))
     head = _take(stream, SNIFFED_CHARACTERS)
     first_line = next((line.strip() for line in head if line), "")
@@ -320,8 +326,23 @@ def _object_units(line: str, text_key: str) -> list[str]:
     text = value[text_key].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if text_key == "text" and value.keys() >= WIKIEXTRACTOR_KEYS:
         text = decode_entities(text)
+    return _text_units(text, value.get("title") if text_key != "title" else None)
+
+
+def _arrow_units(path: Path, text_key: str) -> Iterator[str]:
+    names, rows, other_types = open_arrow(path, with_shards=False)
+    if text_key not in names or names.index(text_key) in other_types:
+        found = first_few(map(shorten, names), 10)
+        raise DataError(f"{path} has no texts in a column {shorten(text_key)}, but {found}: name it with text_key")
+    for _, row in rows:
+        document = dict(zip(names, row, strict=True))
+        yield from _text_units(document[text_key] or "", document.get("title") if text_key != "title" else None)
+        yield ""
+
+
+def _text_units(text: str, title: Any) -> list[str]:
+    """Return the lines of a document that are not empty, without the first one if it is the title."""
     units = [unit.strip() for unit in text.split("\n") if unit.strip()]
-    title = value.get("title") if text_key != "title" else None
     has_title = units and isinstance(title, str) and _is_title(units[0], title)
     return units[1:] if has_title else units
 
