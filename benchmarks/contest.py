@@ -1,4 +1,4 @@
-"""The same work by several programs in turns, and the share of the machine's matrix-product speed that each reaches.
+"""Contest of several programs at the same work, in turns, and each one's share of the machine's matrix-product speed.
 
 The sides take turns, so that a disturbance of the machine meets all of them. The minimum, which is disturbed least,
 stands beside the median. Leave the machine alone meanwhile: on busy cores, libraries that wait for their own threads

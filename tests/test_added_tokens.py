@@ -322,7 +322,7 @@ def with_entity_token(folder: Path, task: str) -> ModelFolder:
 
 
 def test_an_added_token_is_a_word_of_a_text(tmp_path: Path) -> None:
-    """Of raw text for named entities, too, whose words end at brackets."""
+    """Words of raw text end at brackets, for named entities, too."""
     model = with_entity_token(tmp_path, "token_classification")
     processor = EntityProcessor(model.usage(), model.tokenizer)
     text = "ab [E1]cd."

@@ -129,7 +129,7 @@ def test_a_run_learns_in_bfloat16_and_its_model_answers_in_float32(tmp_path: Pat
 
 
 def make_product() -> None:
-    """What a network does, by itself."""
+    """Make the product that a network computes with."""
     setup_device("CPU", compute_type="bfloat16")
     layers.dense_product(ms.bfloat16)
 

@@ -18,7 +18,7 @@ MODULES = [file for package in ("src", "model_utils") for file in sorted((ROOT /
 
 
 def test_no_test_module_imports_another() -> None:
-    """What they share stands in tests/helpers/ and conftest.py."""
+    """Test files share tests/helpers/ and conftest.py alone."""
     for file in (ROOT / "tests").rglob("*.py"):
         assert "from tests" + ".test_" not in file.read_text("utf-8"), file
 
@@ -27,6 +27,14 @@ def test_no_test_module_imports_another() -> None:
 def test_entry_scripts_are_short(script) -> None:
     assert len(script.read_text("utf-8").splitlines()) <= 85
     assert ast.get_docstring(ast.parse(script.read_text("utf-8")))
+
+
+def test_no_docstring_begins_with_a_subordinate_clause() -> None:
+    """`Return the shape`, not `What shape`."""
+    beginning = re.compile(r'"""(What|Whether|As|Of|The same)\b')
+    folders = ("src", "model_utils", "tests", "benchmarks", "scripts")
+    files = [*ROOT.glob("*.py"), *(file for folder in folders for file in (ROOT / folder).rglob("*.py"))]
+    assert [file for file in files if beginning.search(file.read_text("utf-8"))] == []
 
 
 def test_no_two_modules_have_the_same_name() -> None:

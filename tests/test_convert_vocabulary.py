@@ -95,7 +95,7 @@ def test_tokenizers_that_cannot_be_kept_are_refused(
 
 
 def test_marks_that_combine_with_nothing_are_kept(sentencepiece_model: Path) -> None:
-    """As google's code keeps them: vowel signs, the frame of a key."""
+    """google's code keeps vowel signs and the frame of a key."""
     theirs, ours = (
         build_tokenizer_json(sentencepiece_model.read_bytes(), True),
         FullTokenizer(None, True, sentencepiece_model),

@@ -1,4 +1,4 @@
-"""The same documents come out of every layout of a corpus, compressed or not; what is damaged is refused."""
+"""Every layout of a corpus, compressed or not, gives the same documents; damaged files are refused."""
 
 import bz2
 import gzip

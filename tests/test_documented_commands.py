@@ -30,7 +30,7 @@ PROJECT=$PWD
 
 
 def scripts_of(file: Path) -> list[str]:
-    """What a reader hands to bash; not what only names an option, without a value."""
+    """Return the words that a reader hands to bash, without those that only name an option."""
     text = file.read_text(encoding="utf-8")
     if file == QUICKSTART:
         return [text.replace('. "$(dirname "${BASH_SOURCE[0]}")/env.sh"', "")]

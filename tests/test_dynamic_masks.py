@@ -63,7 +63,7 @@ def rows_of(folder: Path, epoch: int = 0, overrides: MaskingOverrides = MaskingO
 
 
 def assert_same_rows(left, right) -> None:
-    """Of the rows that `left` has."""
+    """Compare the rows that `left` has."""
     assert left
     for number, row in left.items():
         for name, values in row.items():
@@ -143,7 +143,7 @@ def test_starting_inside_an_epoch_gives_the_rest_of_it(dynamic, monkeypatch, row
 
 
 def statistics(rows) -> dict[str, float]:
-    """Of many rows, what their masks are like."""
+    """Return statistics of the masks of many rows."""
     predicted = [row["masked_lm_weights"] > 0 for row in rows]
     labels = np.concatenate([row["masked_lm_ids"][chosen] for row, chosen in zip(rows, predicted, strict=True)])
     places = [row["masked_lm_positions"][chosen] for row, chosen in zip(rows, predicted, strict=True)]

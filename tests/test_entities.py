@@ -55,7 +55,7 @@ def test_scores() -> None:
 
 
 def test_a_mention_counts_once_a_text() -> None:
-    """As in CLUENER's score.py: X is found at one of its two places, Y under another label."""
+    """CLUENER's score.py: X is found at one of its two places, Y under another label."""
     words = ["X a X".split(), "Y X".split()]
     gold = ["B-PER O B-PER".split(), "B-ORG O".split()]
     predicted = ["B-PER O O".split(), "B-PER B-PER".split()]

@@ -45,7 +45,7 @@ def test_the_yaml_of_a_task_with_capitals_serves(tmp_path: Path) -> None:
 
 
 def portable_model(folder: Path, embeddings: bool = False) -> Predictor:
-    """Of a folder's weights, as exports are made of it."""
+    """Return a predictor of a folder's weights, from which exports are made."""
     return ModelFolder.load(folder).predictor(embeddings, portable=True)
 
 
@@ -235,7 +235,7 @@ def test_an_export_that_finds_no_room_is_named(portable: Predictor, tmp_path: Pa
 def test_an_export_that_mindspore_writes_nothing_of_is_named(
     portable: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it may where a disk is full."""
+    """MindSpore may do so where a disk is full."""
     monkeypatch.setattr(ms, "export", lambda *_, **__: None)
     with pytest.raises(DataError, match=re.escape(str(tmp_path / "out" / "model.mindir"))):
         exported(portable, tmp_path / "out" / "model")

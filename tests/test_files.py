@@ -99,7 +99,7 @@ def test_a_new_file_belongs_to_whom_the_older_one_did(tmp_path: Path, write) -> 
 def test_a_folder_that_cannot_be_synced_has_the_file_all_the_same(
     tmp_path: Path, write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one that may not be read, and those of some network file systems."""
+    """Folders without permission to read, and some network file systems, refuse fsync."""
     fsync = os.fsync
 
     def of_files(descriptor: int) -> None:

@@ -534,7 +534,7 @@ def test_a_part_that_fails_ends_its_operation_and_no_other(tmp_path: Path) -> No
 def test_a_cache_that_takes_no_locks_keeps_the_library(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As some network drives do, where homes lie."""
+    """Some network drives have no locks, and homes may lie there."""
 
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))

@@ -12,7 +12,7 @@ from model_utils.json_files import FileName, Schema, Sha256, parse_json, read_js
 
 
 class Card(Schema):
-    """What these tests read."""
+    """Schema of the files that these tests read."""
 
     task: str
     length: int = Field(ge=1, le=1000)

@@ -97,7 +97,7 @@ def masked_of(ids: np.ndarray, starts: np.ndarray, in_b: np.ndarray, settings: I
 
 
 def run_shares(masked: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """Of all runs of masked tokens, the shares of those of 1 to 6 words."""
+    """Return the shares of runs of 1 to 6 words among the runs of masked tokens."""
     runs = []
     for row, row_words in zip(masked, words, strict=True):
         places = np.flatnonzero(row)

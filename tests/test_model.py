@@ -136,7 +136,7 @@ def test_padding_is_not_seen() -> None:
 @pytest.mark.parametrize("blocks", [1, 2])
 @pytest.mark.parametrize("places", [None, [[3, 5], [4, 4], [0, 9]]])
 def test_heads_get_the_states_that_they_read(blocks: int, places: list[list[int]] | None) -> None:
-    """Of each text's first token and of the masked ones, as in all of the last layer's; no others are made."""
+    """Only the states of first tokens and masked ones are made, and they are those of the whole last layer."""
 
     class Encoding(ms.nn.Cell):
         def __init__(self) -> None:
@@ -162,7 +162,7 @@ def test_heads_get_the_states_that_they_read(blocks: int, places: list[list[int]
 
 @pytest.mark.parametrize("backend", [Backend.COMPOSED, Backend.AUTO])
 def test_relative_positions_are_part_of_keys_and_values(backend: Backend) -> None:
-    """As in NEZHA (Wei et al. 2019, section 3.1): e_ij = q_i (k_j + a_ij) / sqrt(D), z_i = sum_j P_ij (v_j + a_ij)."""
+    """NEZHA (Wei et al. 2019, section 3.1): e_ij = q_i (k_j + a_ij) / sqrt(D), z_i = sum_j P_ij (v_j + a_ij)."""
     inputs = attention_inputs(2, 12, 48)
     attend = Attend(use_relative_positions=True, max_relative_position=5, backend=backend)
     x, *weights_and_biases, mask = (value.astype(np.float64) for value in inputs)

@@ -25,7 +25,7 @@ COLUMNS = ("input_ids", "input_mask", "segment_ids")
 
 
 class Packed:
-    """What PackedBatches asks of a PackedNetwork."""
+    """Stand-in with the attributes that PackedBatches reads of a PackedNetwork."""
 
     portable = False
     further_columns = ()

@@ -87,7 +87,7 @@ GRADIENTS = [np.array([0.1, -0.3, 2.0]) * t for t in range(1, 5)]
 
 
 def moment(step: int, rate_factor: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
-    """What an optimizer is told about time."""
+    """Return step, elapsed share and rate factor for an optimizer."""
     return Tensor(step, ms.int32), Tensor(0.0, ms.float32), Tensor(rate_factor, ms.float32)
 
 

@@ -110,7 +110,7 @@ def test_a_phase_begins_at_a_share_of_the_run_whatever_its_rounding() -> None:
 
 
 def three_phases() -> Phases:
-    """Of 20 updates they begin after 0, 7 and 15; make_config saves after every fifth."""
+    """The phases of 20 updates begin after 0, 7 and 15; make_config saves after every fifth."""
     small, large, other = Rows(), Rows(batches_per_epoch=2), Rows(lengths=(12,))
     large.rows_at_once = 2 * small.rows_at_once
     return Phases(
@@ -259,7 +259,7 @@ def test_a_dry_run_tries_every_phase(tmp_path: Path) -> None:
 
 
 def test_curves_show_where_phases_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draw_curves: Any) -> None:
-    """Of records with and without evaluations, and of numbers that there are not."""
+    """The records have evaluations or none, and missing numbers."""
     monkeypatch.setattr(RunLog, "_draw", draw_curves)
     lines: list[float] = []
     monkeypatch.setattr("matplotlib.axes.Axes.axvline", lambda _, step, **style: lines.append(step))

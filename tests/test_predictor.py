@@ -84,7 +84,7 @@ def test_outputs_that_are_no_numbers_cost_their_own_records_only(
 
 
 def test_another_thread_may_ask(classify: Predictor) -> None:
-    """As the server does."""
+    """The server predicts in a thread of its own."""
     records = [{"text_a": "some words"}, {"text_a": "a"}]
     with ThreadPoolExecutor(max_workers=1) as thread:
         assert thread.submit(classify.predict, records).result() == classify.predict(records)

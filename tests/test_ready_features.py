@@ -108,7 +108,7 @@ def test_ready_features_may_hold_the_share_that_is_evaluated(data: Path, tmp_pat
 
 
 def test_ready_features_are_those_of_this_model(data: Path, run: Path, tmp_path: Path) -> None:
-    """Of its vocabulary, length and labels; the same rows give the same figures."""
+    """Vocabulary, length and labels must agree; the same rows give the same figures."""
     facts = next(one for one in (data / "features").glob("*.facts.json") if read(one)["rows"] == 45)
     name = facts.name.removesuffix(".facts.json")
     for file in facts.parent.glob(f"{name}*"):
@@ -131,7 +131,7 @@ def test_ready_features_are_those_of_this_model(data: Path, run: Path, tmp_path:
 
 
 def test_token_ids_of_ready_features_are_those_of_this_model(data: Path, run: Path, tmp_path: Path) -> None:
-    """Of google's TFRecords, which do not say what vocabulary made them."""
+    """google's TFRecords do not say which vocabulary made them."""
     known, large = tf_row([2, 5, 3], 3, label_ids=1), tf_row([2, 30_000, 3], 3, label_ids=1)
     rows = write_tfrecord(tmp_path / "rows.tfrecord", [known, large])
     settings = {"do_train": False, "load_finetune_checkpoint_path": run, "output_path": tmp_path / "out"}
@@ -164,7 +164,7 @@ def test_ready_features_without_labels_and_labels_for_scores_are_refused(data: P
 
 
 def test_ready_scores_are_no_labels(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of which num_class tells."""
+    """The number of classes is in num_class."""
     monkeypatch.setattr("src.tasks.classification.read_facts", lambda _: {"labels": None})
     config = config_of(data, None, train_data_file_path="scores.mindrecord")
     with pytest.raises(ConfigError, match=r"scores\.mindrecord holds scores, not labels: give --num_class 1"):

@@ -190,7 +190,7 @@ def test_files_as_clue_publishes_them(name: str, tmp_path: Path) -> None:
 
 
 def test_cluener_has_the_figure_of_its_own_script(tmp_path: Path) -> None:
-    """Of the most frequent tag of each character: the name is right, the position is cut in two at its second one."""
+    """The most frequent tag of each character: the name is right, the position is cut in two at its second one."""
     (tmp_path / "train.json").write_text(json.dumps(CLUENER, ensure_ascii=False), "utf-8")
     words = ["--data_dir", str(tmp_path), "--do_eval", "false"]
     task = NerTask(load_config(NerConfig, words), load_tokenizer(ROOT / "pretrained/albert_mini_zh"))

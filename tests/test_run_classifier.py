@@ -713,7 +713,7 @@ def test_a_layer_before_the_classifier_is_that_of_the_weights(data: Path, run: P
 def test_that_other_examples_are_chosen_than_in_training_is_told(
     data: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As by the configuration that is kept with the second of several seeds."""
+    """The second of several seeds keeps a configuration with its own seed."""
     for most in (45, 44):
         run_classifier.main(evaluating(data, run, output_path=tmp_path, max_eval_samples=most, seed=12346))
         said = capsys.readouterr().out

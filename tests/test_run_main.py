@@ -145,7 +145,7 @@ def test_characters_that_an_encoding_lacks_are_shown_by_number() -> None:
 
 
 def test_a_run_is_saved_although_ctrl_c_ends_who_reads_its_output_too() -> None:
-    """As under `2>&1 | tee log`."""
+    """Ctrl-C also ends the reader of the output in `2>&1 | tee log`."""
     process = subprocess.Popen(
         [sys.executable, "-c", STOPPED], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -156,7 +156,7 @@ def test_a_run_is_saved_although_ctrl_c_ends_who_reads_its_output_too() -> None:
 
 
 def test_a_run_is_saved_when_its_terminal_is_gone() -> None:
-    """As when a connection is lost."""
+    """A lost connection ends the terminal."""
     ours, its = os.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", STOPPED],

@@ -366,7 +366,7 @@ def test_distribute_names_a_rank_that_is_paused_too_long(launch_project: Path, s
 
 
 def test_distribute_tells_of_a_failed_rank_when_nobody_reads_its_output(launch_project: Path) -> None:
-    """As under `| less`: a pipe is full long before rank 1 fails."""
+    """The output goes to `| less`: a pipe is full long before rank 1 fails."""
     (launch_project / "rank.py").write_text(
         "import os, sys, time\nprint('a line\\n' * 100_000, flush=True)\nif os.environ['RANK_ID'] == '1': 1 / 0\n"
         "import time; time.sleep(2)\n"
@@ -450,14 +450,14 @@ def test_distribute_lets_its_ranks_save_when_the_terminal_is_gone(tmp_path: Path
 
 
 def was_asked(launcher: int) -> bool:
-    """Whether it has had a signal: it ignores SIGHUP from then on."""
+    """Return True once the process has had a signal: it ignores SIGHUP from then on."""
     ignored = re.search(r"SigIgn:\s*(\w+)", Path(f"/proc/{launcher}/status").read_text())[1]
     return bool(int(ignored, 16) & 1 << (signal.SIGHUP - 1))
 
 
 @pytest.mark.parametrize(("again", "seconds", "ending"), [(False, 0.5, "saved\n"), (True, 30, "asked to stop\n")])
 def test_ranks_that_are_asked_by_others_too_save(tmp_path: Path, again: bool, seconds: float, ending: str) -> None:
-    """As systemd and Slurm ask all processes of a job; who asks once more ends them."""
+    """systemd and Slurm signal all processes of a job; a second signal ends them."""
     telling = SAVE.replace("stopped.append(1)", "stopped.append(os.write(1, b'asked to stop\\n'))")
     with saving_job(tmp_path, telling.replace("time.sleep(0.5)", f"time.sleep({seconds})")) as process:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()

@@ -683,7 +683,7 @@ def connect(address: str, *parts: bytes) -> socket.socket:
 
 
 def read_all(connection: socket.socket) -> bytes:
-    """What comes until the server ends the connection."""
+    """Return the bytes until the server ends the connection."""
     received = bytearray()
     with connection, contextlib.suppress(ConnectionError):
         while part := connection.recv(1 << 20):

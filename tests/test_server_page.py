@@ -156,7 +156,7 @@ def test_a_second_text_is_sent_only_when_there_is_one(open_page: Open) -> None:
 
 
 def test_a_model_of_pairs_asks_for_both_texts(open_page: Open) -> None:
-    """As its training data had them, whatever its labels are called."""
+    """The training data had two texts, whatever the labels are called."""
     predictor = ScriptedPredictor("classification")
     predictor.task_info = predictor.task_info.model_copy(
         update={"labels": ("0", "1"), "text_columns": {"text_a": "sentence1", "text_b": "sentence2"}}

@@ -1,4 +1,4 @@
-"""The same questions come out of every form of a SQuAD file, and errors in JSON lines name the line."""
+"""Every form of a SQuAD file gives the same questions, and errors in JSON lines name the line."""
 
 import gzip
 import json

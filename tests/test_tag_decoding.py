@@ -103,7 +103,7 @@ def test_entities_are_whole() -> None:
 
 @pytest.mark.parametrize("name", ["BIO", "BIOES", ""])
 def test_scored_transitions_give_the_best_path_and_its_probabilities(name: str) -> None:
-    """As of all sequences, or of those that the scheme allows."""
+    """The path is the best of all sequences, or of those that the scheme allows."""
     labels = SCHEMES.get(name, ("NN", "VB", "DT"))
     random = np.random.default_rng(0)
     for words in random.integers(1, 5, 20):

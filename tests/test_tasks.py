@@ -1,4 +1,4 @@
-"""What task.json may say, and what follows from the list of tasks."""
+"""Content of task.json, and facts that follow from the list of tasks."""
 
 from dataclasses import replace
 from typing import Any

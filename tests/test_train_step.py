@@ -92,7 +92,7 @@ def test_the_number_of_micro_batches_may_change_without_compiling_anew() -> None
 
 @pytest.mark.slow
 def test_a_model_of_many_tensors_compiles() -> None:
-    """As albert_base has with share_parameters none."""
+    """albert_base has as many tensors with share_parameters none."""
     setup_device("CPU")
     network = AlbertForPreTraining(TINY.replace(num_hidden_layers=12, share_parameters="none"))
     optimizer = build_optimizer(network.trainable_params(), OPTIMIZER_SETTINGS, 10)

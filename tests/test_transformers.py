@@ -82,7 +82,7 @@ def batch() -> dict[str, np.ndarray]:
 
 
 def oracle_inputs(torch: ModuleType, columns: dict[str, np.ndarray]) -> dict[str, Any]:
-    """The same batch as the oracle takes it: labels at their positions, -100 elsewhere."""
+    """Return the batch in the oracle's form: labels at their positions, -100 elsewhere."""
     labels = np.full((ROWS, LENGTH), -100, np.int64)
     rows, predictions = np.nonzero(columns["masked_lm_weights"])
     labels[rows, columns["masked_lm_positions"][rows, predictions]] = columns["masked_lm_ids"][rows, predictions]

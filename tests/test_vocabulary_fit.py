@@ -86,7 +86,7 @@ def test_words_broken_to_letters_are_noticed(tmp_path):
 
 
 def test_choices_that_lie_beside_each_other_are_counted_one_by_one(tmp_path, caplog):
-    """Of RACE a letter behind a word stands beside itself, four times, and [PAD] is no token of the text."""
+    """RACE's letter behind a word stands beside itself, four times, and [PAD] is no token of the text."""
     tokenizer = wordpiece(tmp_path, ["dog", "##s", "?"])
     question = RaceQuestion("1", 0, "dogs " * 20, "?", ("dogs", "dogs dogs", "dogs", "dogs"), 0)
     spec = dataclasses.replace(MULTIPLE_CHOICE, texts_per_row=4)

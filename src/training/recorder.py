@@ -24,7 +24,7 @@ EARLY_STEPS = (1, 2, 5, 10)  # logged as well where log_steps is larger, so that
 
 @dataclass(frozen=True)
 class Reporting:
-    """What the log of a run is compared with.
+    """Baselines that the log of a run is compared with.
 
     Attributes:
         baselines: reference lines of the metrics.

@@ -1,4 +1,4 @@
-"""What generated faults share: values that nobody expects, damage to bytes, and what must hold of every case."""
+"""Values that nobody expects, damage to bytes, and rules for every case of the generated faults."""
 
 import gc
 import os

@@ -137,7 +137,7 @@ def make_features(folder: Path) -> Path:
 
 
 def describe(run: Path, exported: Path) -> dict[str, Any]:
-    """What an export of the folder would say."""
+    """Return the description that an export of the folder would have."""
     tokenizer = load_tokenizer(run)
     exported.with_name("model.vocab.txt").write_bytes(tokenizer.file.read_bytes())
     return read_task_info(run).clipped_to(ARCHITECTURE).values_with_defaults() | {

@@ -1,4 +1,4 @@
-"""What a workbook can say twice, out of order or beyond Excel's limits is read right or named by sheet and row."""
+"""Workbooks with things twice, out of order or beyond Excel's limits are read right or refused by sheet and row."""
 
 import resource
 import time

@@ -1,4 +1,4 @@
-"""What a converted checkpoint computes: a network with the folder's weights, and one with all of pre-training."""
+"""Outputs of a converted checkpoint: of a network with the folder's weights, and of one with all of pre-training."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What single layers are tested on, the same in every process."""
+"""Inputs of single layers, the same in every process."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What was logged."""
+"""Messages that were logged."""
 
 import pytest
 

@@ -109,7 +109,7 @@ def make_config(folder: Path, **changes: Any) -> PretrainConfig:
 
 
 def one_phase(data: Rows | None = None) -> Phases:
-    """As make_config has it."""
+    """Return one phase with make_config's accumulation."""
     return Phases([Phase(data or Rows(), accumulation_steps=2)])
 
 

@@ -35,7 +35,7 @@ COLUMNS = batch(CONFIG) | {
 
 
 def calls_of(act: Callable[[], object]) -> list[str]:
-    """What the libraries are asked for meanwhile."""
+    """Return the calls that the libraries get meanwhile."""
     log = Path(os.environ[LOG])
     before = log.stat().st_size
     act()
@@ -45,7 +45,7 @@ def calls_of(act: Callable[[], object]) -> list[str]:
 
 
 def update(network: TrainingNetwork, optimizer: str = "AdamWeightDecay") -> list[str]:
-    """What the second update asks for; its metrics are not read."""
+    """Return the calls of the second update, whose metrics are not read."""
     settings = OPTIMIZER_SETTINGS.replace(name=optimizer)
     step = TrainStep(network, build_optimizer(network.trainable_params(), settings, 10), LossScale("dynamic"))
     step.train([COLUMNS])["loss"].asnumpy()
@@ -53,7 +53,7 @@ def update(network: TrainingNetwork, optimizer: str = "AdamWeightDecay") -> list
 
 
 def answers(scores: Any) -> list[str]:
-    """What answering asks for."""
+    """Return the calls of a prediction."""
     network = AnsweringNetwork(scores.set_train(False))
     outputs = network(*(Tensor(COLUMNS[name]) for name in network.input_columns))
     first = outputs[0] if isinstance(outputs, tuple) else outputs

@@ -52,12 +52,12 @@ def write_vocabulary(folder: Path) -> Path:
 
 
 def make_task_info(task: str, **settings: Any) -> TaskInfo:
-    """What task.json says, with these settings."""
+    """Return the content of task.json with these settings."""
     return parse_task_info({"task": task, **TASK_INFOS[task], **LENGTHS, **settings}, "task.json", TASKS)
 
 
 def head_of(task: str, *labels: str) -> TaskInfo:
-    """What task.json says of a head of which nothing else is known."""
+    """Return the content of task.json for a head of which nothing else is known."""
     return parse_task_info({"task": task, "labels": labels}, "task.json")
 
 
