@@ -49,6 +49,9 @@ def test_urls_and_paths_may_stand_in_one_list(memory: Any, tmp_path: Path) -> No
     files = expand_glob(f"memory://text/*, {tmp_path}/*,memory://text/a.txt")
     assert list(map(str, files)) == [f"{tmp_path}/b.txt", "memory:///text/a.txt"]
     assert list(read_documents(files)) == [["Local."], ["Remote."]]
+    memory.pipe("/text/c.parquet", b"PAR1")
+    with pytest.raises(DataError, match=r"memory:///text/c\.parquet"):
+        list(read_documents(expand_glob("memory://text/*")))
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, zstandard.compress])

@@ -142,7 +142,9 @@ def iter_documents(path: str | TextFile, text_key: str = "text") -> Iterator[lis
         text_key: key of the text in JSON lines.
     """
     path = Path(path) if isinstance(path, str) else path
-    if isinstance(path, Path) and path.suffix in ARROW_SUFFIXES:
+    if path.absolute().suffix in ARROW_SUFFIXES:
+        if isinstance(path, RemoteFile):
+            raise DataError(f"{path}: Parquet and Arrow files are read from a disk only; copy it there")
         yield from _collect(_arrow_units(path, text_key))
         return
     stream = map(_strip_line, read_lines(path, MAX_LINE_BYTES))
