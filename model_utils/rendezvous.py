@@ -42,7 +42,7 @@ class Rendezvous:
             seconds: longest time to wait.
 
         Raises:
-            UserError: a rank has ended, its machine is lost, or it has not come in time.
+            UserError: a rank has ended, its machine is lost, or it did not arrive in time.
         """
         remaining = seconds  # of this process's own time, as in count_silence
         with self._changed:

@@ -138,7 +138,7 @@ class TrainingNetwork(nn.Cell):
         return [weight for weight in self.trainable_params() if not weight.name.startswith(self.frozen)]
 
     @property
-    def segment_table(self) -> tuple[Parameter, Parameter]:
+    def segment_table_and_squares(self) -> tuple[Parameter, Parameter]:
         """The segment embeddings, and the sum of squares of their looked-up rows' gradients (RowSquareSum)."""
         embeddings = self.scores.albert.embeddings
         return embeddings.token_type_embeddings, embeddings.segment_rows.row_square_sum

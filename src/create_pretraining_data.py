@@ -39,9 +39,9 @@ from src.pretraining_data.instances import MIN_DOCUMENT_TOKENS
 from src.pretraining_data.masking import NGRAM, InstanceSettings, predictions_needed
 from src.pretraining_data.unit_maker import JIEBA, PACKINGS, Document, UnitMaker, UnitResult
 from src.pretraining_data.word_segmenter import load_jieba
-from src.text.corpus import CorpusConfig, expand_glob, read_documents
+from src.text.corpus import CorpusConfig, corpus_bytes, expand_glob, read_documents
 from src.tokenization import FullTokenizer, build_tokenizer
-from src.utils import estimate_text_bytes, parse_part
+from src.utils import parse_part
 
 logger = logging.getLogger(__name__)
 UNIT_CHARACTERS = 200_000  # about 400 examples of 128 English tokens, times dupe_factor
@@ -327,7 +327,7 @@ def main(config: CreateDataConfig) -> None:
     documents = read_documents(files, config.text_key)
     all_units = enumerate(group_documents(documents, UNIT_CHARACTERS // 2 if config.random_next_sentence else 0))
     units = itertools.islice(all_units, config.part_of[0], None, config.part_of[1])
-    source_bytes = estimate_text_bytes(files) // config.part_of[1]
+    source_bytes = corpus_bytes(files, config.text_key) // config.part_of[1]
     with contextlib.ExitStack() as open_until_written:
         workers, compute = open_until_written.enter_context(open_workers(config))
         if config.dry_run:

@@ -14,7 +14,7 @@ from model_utils.errors import DataError
 from src.create_finetune_data import TextColumns, find_splits, read_examples
 from src.inference.record_files import check_input, read_records
 from src.text.arrow_tables import is_saved_dataset
-from src.text.corpus import read_documents
+from src.text.corpus import corpus_bytes, expand_glob, read_documents
 from src.text.text_tables import read_table
 from tests.conftest import ROOT
 from tests.faults.cases import COUNTS, damaged, explore
@@ -251,6 +251,15 @@ def test_rows_are_documents_of_a_corpus(tmp_path: Path) -> None:
     parquet.write_table(table.slice(2), files[1])
     assert list(read_documents(files)) == [["It is old.", "It is large."], ["It is older."]]
     assert list(read_documents(files, "title")) == [[title] for title in titles]
+
+
+def test_the_size_of_a_corpus_is_that_of_its_texts(tmp_path: Path) -> None:
+    table = pa.table({"text": [f"{row} " + "a" * 1000 for row in range(1000)], "other": ["b" * 5000] * 1000})
+    parquet.write_table(table, tmp_path / "a.PARQUET", compression="zstd", use_dictionary=False)
+    (tmp_path / "b.txt").write_text("c" * 500_000)
+    files = expand_glob(str(tmp_path))
+    assert files[0].stat().st_size < 100_000
+    assert corpus_bytes(files, "text") == pytest.approx(1_500_000, rel=0.02)
 
 
 @pytest.mark.parametrize("text_key", ["content", "1", "id"])

@@ -10,6 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from model_utils.errors import DataError
+from model_utils.schema import load_config
 from src.create_finetune_data import (
     ClassificationSplit,
     Example,
@@ -21,6 +22,7 @@ from src.create_finetune_data import (
 from src.data.features import sample, split_off
 from src.data.text_rows import encode_windows
 from src.tasks.class_labels import drop_labels, find_labels
+from src.tasks.classification_examples import ClassifierConfig, CustomExamples
 from src.tokenization import FullTokenizer
 from tests.helpers.feature_rows import split_rows
 
@@ -156,6 +158,17 @@ def test_rows_without_a_label_may_be_left_out(tmp_path, labelled):
     write(path, "text_a,label\ngood,\nbad,\n")
     unlabelled = read_examples(path, TextColumns(), labelled=False)
     assert drop_labels(unlabelled, {""}, labelled=False) == drop_labels(unlabelled, set(), labelled=False) == unlabelled
+    write(path, "text_a,label\ngood,-1\nbad,\n")
+    marked = read_examples(path, TextColumns(), labelled=False)
+    assert [example.label for example in drop_labels(marked, set(), labelled=False)] == [None, None]
+
+
+def test_the_option_leaves_out_rows_without_a_label(tmp_path):
+    write(tmp_path / "train.csv", "text_a,label\ngood,pos\nodd,\nodd,n/a\nbad,neg\n")
+    write(tmp_path / "dev.csv", "text_a,label\ngood,pos\nbad,neg\n")
+    words = ["--data_dir", str(tmp_path), "--skip_labels", '["", "n/a"]', "--vocab_file_path", "v"]
+    config = load_config(ClassifierConfig, [*words, "--save_finetune_checkpoint_path", "r"])
+    assert [example.line for example in CustomExamples(config).read("train")] == [2, 5]
 
 
 def test_labels_are_sorted_and_at_least_two():

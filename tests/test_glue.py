@@ -185,7 +185,7 @@ def test_real_files(shared, task, split, texts, labels):
 
 @pytest.mark.parametrize("split", ["train", "dev"])
 def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path, capsys, split):
-    """Empty questions stay, in google's code, too."""
+    """google does the same; empty questions stay."""
     rows = ["1\t3\t4\tWhy?\tWhy not?\t0", "2\t5\t6\tHow does one", "do this?\tHow?\t1", "3\t7\t8\tWho?\t\t0"]
     write(tmp_path / f"QQP/{split}.tsv", "\n".join([QQP_HEADER, *rows, "4\t9\t10\tWhen?\tWhen is it?\t1"]) + "\n")
     examples = read_glue("qqp", tmp_path, split)

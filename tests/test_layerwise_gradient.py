@@ -75,7 +75,7 @@ def test_recompute_changes_no_gradient(case: str, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("recompute", [False, True])
 def test_rows_that_no_head_reads_change_no_gradient(recompute: bool) -> None:
-    """Return a classifier with all rows behind the last layer's attention, and one with first tokens' alone."""
+    """A classifier has all rows behind the last layer's attention, or first tokens' alone."""
     of_all, of_read = (
         SequenceClassificationScores(TINY.replace(num_hidden_layers=2, initializer_range=0.2, recompute=recompute), 2)
         for _ in range(2)

@@ -138,7 +138,7 @@ def test_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_names_that_only_occur_in_others_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The longer one of overlapping names has the tags; a name that also occurs elsewhere, or twice, has none."""
+    """The longer one of overlapping names has the tags; a name that also occurs elsewhere is no overlap."""
     text = "review,dish_name\n" + "".join(
         f"{review},{name}\n"
         for review, names in (

@@ -125,7 +125,7 @@ def test_an_input_that_cannot_be_is_refused_before_work(
     Path("empty.tsv").touch()
     Path("list.json").write_text('\ufeff [{"text_a": "a"},\n {"text_a": "b"}]\n', encoding="utf-8")
     Path("lines.jsonl.bz2").write_bytes(bz2.compress(b'{"text_a": "a"}\n' * 100))
-    Path("windows.txt").write_bytes("a\nb\n".encode("utf-16"))
+    Path("windows.txt").write_bytes("上不".encode("utf-16"))  # without NUL, with the bytes of CR and LF
     Path("half.txt").write_bytes("a\nb\n".encode("utf-16-le"))
     Path("records.1").write_text('\n {"text_a": "a"}\n')
     Path("lines.txt").write_text("text_a\ttext_b\na\tb\n")

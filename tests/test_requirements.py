@@ -16,7 +16,7 @@ from tests.conftest import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 DEPENDENCIES = {"": PROJECT["dependencies"], **PROJECT["optional-dependencies"]}  # by extra
 DEV = ("", "test", "dev", "onnx")
-FOLDERS = {"tests": ("", "test"), "benchmarks": DEV, "docs": DEV}  # elsewhere "" alone, but for:
+FOLDERS = {"tests": ("", "test"), "benchmarks": DEV, "docs/experiments": DEV}  # elsewhere "" alone, but for:
 EXTRAS = {
     "model_utils/remote_files.py": "scale",
     "scripts/run_tests.py": "test",
@@ -50,6 +50,10 @@ def pins(file: str) -> dict[str, str]:
     return dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / file).read_text("utf-8"), re.MULTILINE))
 
 
+def extras_of_folder(file: str) -> tuple[str, ...]:
+    return next((extras for folder, extras in FOLDERS.items() if file.startswith(f"{folder}/")), ("",))
+
+
 @pytest.fixture(scope="module")
 def imports() -> dict[str, set[str]]:
     """The packages of other projects that each tracked module imports."""
@@ -71,12 +75,12 @@ def imports() -> dict[str, set[str]]:
 
 def test_every_import_is_a_direct_dependency(imports: dict[str, set[str]]) -> None:
     for file, imported in imports.items():
-        extras = (*FOLDERS.get(Path(file).parts[0], ("",)), EXTRAS.get(file, ""))
+        extras = (*extras_of_folder(file), EXTRAS.get(file, ""))
         assert imported - set().union(*map(packages, extras)) == set(), file
 
 
 def test_every_direct_dependency_is_imported(imports: dict[str, set[str]]) -> None:
-    used = set().union(*(imported for file, imported in imports.items() if Path(file).parts[0] not in FOLDERS))
+    used = set().union(*(imported for file, imported in imports.items() if extras_of_folder(file) == ("",)))
     assert packages("") - used == set()
 
 

@@ -323,7 +323,7 @@ def test_several_training_files_are_an_error_only_where_one_is_read(tmp_path: Pa
 
 
 def test_whether_words_are_characters_is_known(tmp_path: Path) -> None:
-    """The tags are those of the training text and, where nothing is trained, of the weights."""
+    """The training text decides or, where nothing is trained, the weights."""
     settings = {"train_file": tmp_path / "train.txt", "do_eval": False}
     for text, expected in (("2 B-DATE\n0 I-DATE\n年 I-DATE\n在 O\n", True), ("2018 B-DATE\n年 I-DATE\n在 O\n", False)):
         (tmp_path / "train.txt").write_text(text, encoding="utf-8")

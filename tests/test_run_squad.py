@@ -71,7 +71,7 @@ def test_files_have_an_entry_for_every_question(run: tuple[str, Path]) -> None:
 
 
 def official_figures(task: str, data: Path, folder: Path, suffix: str = "") -> dict[str, float]:
-    """Written files have the figures of the official script, whose arithmetic is in tests/test_squad_metrics.py."""
+    """Return the figures of the official script for written files; tests/test_squad_metrics.py holds its arithmetic."""
     questions = read_squad(data, task == "squad_v2")
     written = read(folder / f"predictions{suffix}.json")
     if task == "squad_v1":

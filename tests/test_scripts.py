@@ -93,6 +93,13 @@ def test_help_explains_and_does_nothing(project: Path, words: str, flag: str) ->
     assert folder_state(project) == before  # neither .venv nor a folder of results
 
 
+@pytest.mark.parametrize("words", ["", "--help"])
+def test_the_installer_without_files_shows_its_usage(project: Path, words: str) -> None:
+    done = bash(f"{sys.executable} scripts/bootstrap.py {words}", project)
+    assert done.returncode == 1 and "usage: python scripts/bootstrap.py" in done.stderr
+    assert not (project / ".venv-lock").exists()
+
+
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("script", [*LAUNCHERS, "run_{}_single.sh", "run_{}_distribute.sh"])
 def test_help_of_a_task_lists_the_options_where_there_is_an_environment(
@@ -366,7 +373,7 @@ def test_distribute_names_a_rank_that_is_paused_too_long(launch_project: Path, s
 
 
 def test_distribute_tells_of_a_failed_rank_when_nobody_reads_its_output(launch_project: Path) -> None:
-    """The output goes to `| less`: a pipe is full long before rank 1 fails."""
+    """A pipe that nobody reads, such as `| less`, is full long before rank 1 fails."""
     (launch_project / "rank.py").write_text(
         "import os, sys, time\nprint('a line\\n' * 100_000, flush=True)\nif os.environ['RANK_ID'] == '1': 1 / 0\n"
         "import time; time.sleep(2)\n"

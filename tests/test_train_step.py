@@ -122,7 +122,7 @@ class Explosive(ms.nn.Cell):
     metric_names = ("loss",)
     recompute_layers = False
     backend = Backend.AUTO
-    segment_table = property(lambda self: (self.table, self.rows.row_square_sum))
+    segment_table_and_squares = property(lambda self: (self.table, self.rows.row_square_sum))
 
     def __init__(self) -> None:
         super().__init__()

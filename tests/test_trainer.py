@@ -324,7 +324,7 @@ def test_a_dry_run_keeps_nothing(tmp_path: Path, selection: Selection | None, co
 
 
 def test_length_of_a_run() -> None:
-    config = SimpleNamespace(train_steps=7, accumulation_steps=4, max_train_hours=0, global_batch_size=0)
+    config = SimpleNamespace(train_steps=7, accumulation_steps=4, max_train_hours=0)
     assert plan_run(config, 3, 2, 10) == RunPlan(7)
     config.train_steps = 0
     assert plan_run(config, 3, 2, 10) == RunPlan(7)  # 30 micro-batches make 7 whole updates

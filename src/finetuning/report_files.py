@@ -92,7 +92,7 @@ def write_report(
 
 
 def _token_counts(records: RecordSet) -> dict[str, float]:
-    """Return figures about the tokens of the rows; one as long as the limit is exactly that long or was cut."""
+    """Return figures about the tokens of the rows; those at the limit may be cut texts, or windows."""
     limit = max(column.width for column in records.columns.values() if column.per_token)
     lengths = records.lengths
     rows_at_limit = int((lengths == limit).sum())

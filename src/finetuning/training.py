@@ -3,7 +3,6 @@
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any, cast
@@ -112,7 +111,6 @@ class Training(ABC):
             self.step.restart(config.seed)
         network = self.step.network
         folder.artifacts = self.artifacts
-        facts = self.facts()
         baselines = {EVAL_PREFIX + name: {"baseline": value} for name, value in self.baseline().items()}
         eval_steps = config.eval_steps or max(1, batches // config.accumulation_steps)
         return Trainer(
@@ -120,7 +118,7 @@ class Training(ABC):
             phases,
             plan,
             folder,
-            replace(facts, identity={**facts.identity, **teacher_facts(config.teacher)}),
+            self.facts(),
             lambda: self.initialise(network),
             self.evaluation(network, eval_steps) if config.do_eval else None,
             Reporting(baselines, self.utilisation),
@@ -128,7 +126,8 @@ class Training(ABC):
 
     def facts(self) -> RunFacts:
         """Return the facts that must match for a run to be resumed, or evaluated once finished."""
-        return RunFacts(self.identity(), self.precision, self.architecture.facts())
+        identity = self.identity() | teacher_facts(self.config.teacher)
+        return RunFacts(identity, self.precision, self.architecture.facts())
 
     def estimate(self, root: Path, config: FinetuneConfig, runs: int) -> None:
         """Log what the first of so many runs takes in time, memory and disk (dry_run)."""

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from model_utils.errors import ConfigError
 from src.albert_config import AlbertConfig, check_memory
 from src.data.batches import Loading
 from src.pretraining_data.checked_data import PretrainingData, vocabulary_facts
@@ -41,18 +40,16 @@ def plan_phases(
         tokenizer: of the first phase's data, if its file is at hand.
 
     Raises:
-        ConfigError, DataError: the data of a phase is less than a batch, or does not fit model, memory or first phase.
+        ConfigError, DataError: the data of a phase does not fit model, memory or first phase.
     """
     learning_rate = config.optimizer_settings()["learning_rate"]
     first = datasets[0]
     phases = []
     made_with = vocabulary_facts(tokenizer) | first.facts
-    for number, (phase, data) in enumerate(zip(config.all_phases(), datasets, strict=True), 1):
+    for phase, data in zip(config.all_phases(), datasets, strict=True):
         data.check_vocabulary(made_with, first.data_dir)
         data.check_fits(architecture)
         check_memory(architecture, phase.batch_size * data.facts["max_seq_length"])
-        if data.batches_per_epoch < 1:
-            raise ConfigError(f"phase {number}: {data.data_dir} has fewer rows than one batch of {data.rows_at_once}")
         phases.append(
             Phase(
                 data,

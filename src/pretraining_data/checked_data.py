@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from model_utils.errors import DataError
+from model_utils.errors import ConfigError, DataError
 from model_utils.facts import flatten
 from src.albert_config import AlbertConfig
 from src.data.batches import FeatureDataset, check_ids
@@ -31,6 +31,9 @@ class PretrainingData:
     Args:
         sop_loss_weight: weight of every row's sentence-order loss.
 
+    Raises:
+        ConfigError: the rows fill no batch, or no update of global_batch_size.
+
     Attributes:
         facts: the manifest of the files.
         batches_per_epoch: batches of this rank.
@@ -46,6 +49,10 @@ class PretrainingData:
         self.facts = dataset.facts
         self.rows_at_once = dataset.rows_at_once
         self.batches_per_epoch = dataset.batches_per_epoch
+        if self.batches_per_epoch < 1:
+            needed = dataset.loading.rows_per_update or dataset.rows_at_once
+            key = "global_batch_size" if dataset.loading.rows_per_update else "batch_size"
+            raise ConfigError(f"{data_dir} has fewer rows than one batch of {needed}: lower {key}, or give more data")
         self.token_counts: np.ndarray | None = None
         if isinstance(dataset, FeatureDataset):
             self.token_counts = dataset.records.array("unigram")
@@ -67,9 +74,7 @@ class PretrainingData:
             folder = Path(self.data_dir)
             file = (folder if folder.is_dir() else folder.parent) / self.facts.get("vocab_file", "")
             if not file.is_file():
-                logger.info(
-                    f"{folder} has no vocabulary: give vocab_file or spm_model_file to keep it with the weights"
-                )
+                logger.info(f"{folder} has no vocabulary: weights are kept without, hidden tokens are not measured")
                 return None
             tokenizer = open_tokenizer(file, lower_case)
         made_with = self.facts.get("vocab_sha256", tokenizer.sha256)

@@ -12,9 +12,8 @@ from src.pretraining_data.examples import SPECIAL_TOKENS
 from src.pretraining_data.masking import InstanceSettings
 
 MIN_DOCUMENT_TOKENS = 16  # a shorter text makes no pair worth learning from
-MAX_LENGTH_DIFFERENCE = (
-    4  # tokens by which lengths that count as equal may differ; with 8 they reveal the order in some texts
-)
+# Tokens by which lengths that count as equal may differ; with 8 they reveal the order in some texts.
+MAX_LENGTH_DIFFERENCE = 4
 _ATTEMPTS = 20
 _SHIFTS = (0, 1, -1, 2, -2, 3, -3, 4, -4)  # attempts to move a position off a border between sentences
 
@@ -124,10 +123,11 @@ def _sample_sizes(tokens: int, max_tokens: int, short_seq_prob: float, random: R
 def _cut(borders: list[int], start: int, size: int, random: Random) -> tuple[SegmentSpan, SegmentSpan] | None:
     """Return two segments in text order from about the tokens [start, start + size) of a document.
 
-    Half of the pairs meet at a border between sentences, and their outer ends are inside sentences. The others are the
-    mirror image: the first segment has the second one's length and begins at a border, the second has the first one's
-    and ends at one. All ends are inside sentences if no border lies in the middle of the stretch, or if the sentences
-    that it touches have more than twice its tokens. So only the content of the segments reveals their order.
+    Half of the pairs meet at a border between sentences, and their outer ends are inside sentences. The others lie at
+    the outer ends of the sentences that the stretch touches: the first segment has the second one's length and begins
+    at a border, the second has the first one's and ends at one. All ends are inside sentences if no border lies in the
+    middle of the stretch, or if the sentences that it touches have more than twice its tokens. So only the content of
+    the segments reveals their order.
 
     Returns None if the sentences are too short to end inside them.
     """

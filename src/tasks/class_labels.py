@@ -71,8 +71,9 @@ def drop_labels(examples: Sequence[Example], skip_labels: Collection[str], label
         DataError: no examples are left.
     """
     labels = {example.label or "" for example in examples}
-    if not labelled and labels and labels <= {"-1", *skip_labels}:
-        logger.info(f"{examples[0].file}: all labels are {', '.join(map(shorten, sorted(labels)))}: it is unlabelled")
+    if not labelled and labels <= {"", "-1", *skip_labels}:
+        if marks := sorted(labels - {""}):
+            logger.info(f"{examples[0].file}: all labels are {', '.join(map(shorten, marks))}: it is unlabelled")
         return [replace(example, label=None) for example in examples]
     remaining = [example for example in examples if (example.label or "") not in skip_labels]
     if not remaining:

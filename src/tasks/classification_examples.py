@@ -64,8 +64,7 @@ class ClassifierConfig(ExampleFilesConfig):
 
     skip_labels: tuple[str, ...] = option(
         (),
-        "labels of rows to leave out; '' in the list: rows without a label; empty: '-' in natural language inference, "
-        "else none",
+        "labels of rows to leave out; [\"\"]: rows without one; empty: '-' in natural language inference, else none",
     )
 
     class_weights: tuple[str, ...] = option(

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field, model_validator
 from scipy.special import expit
 
-from model_utils.errors import shorten
+from model_utils.errors import first_few, shorten
 from src.albert_for_finetune import AlbertForMultiLabel
 from src.create_finetune_data import Example
 from src.data.feature_cache import Features, Split
@@ -65,8 +65,8 @@ class MultiLabelTask(ClassifierTask):
         if name in self.dev_splits and split.examples and not getattr(self.trained_info, "thresholds", ()):
             missing = sorted(set(self.labels) - set(count_labels(split.examples, self.separator)))
             if missing:
-                names = ", ".join(map(shorten, missing))
-                logger.warning(f"{split.examples[0].file}: no row has the label {names}: its threshold is {UNFITTED}")
+                names = first_few(map(shorten, missing))
+                logger.warning(f"{split.examples[0].file} has no row with {names}: the threshold stays {UNFITTED}")
         return split
 
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:

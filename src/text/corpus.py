@@ -16,8 +16,8 @@ Of Parquet and Arrow files, known by their ending, each row is a document, its t
 In these and the first two layouts the first line is dropped if it is the document's title. Files may be compressed
 (src/utils.py). HTML, XML and UTF-16 are refused.
 
-Memory holds one document. A document ends after the paragraph that makes it longer than MAX_DOCUMENT_CHARACTERS, and a
-joined paragraph ends at the sentence before it exceeds MAX_PARAGRAPH_CHARACTERS.
+Memory holds one document, of Parquet files 1,024 rows. A document ends after the paragraph that makes it longer than
+MAX_DOCUMENT_CHARACTERS, and a joined paragraph ends at the sentence before it exceeds MAX_PARAGRAPH_CHARACTERS.
 """
 
 import glob
@@ -34,8 +34,9 @@ from typing import Any, NoReturn
 from model_utils.errors import DataError, first_few, shorten
 from model_utils.remote_files import RemoteFile, TextFile, find_remote_files, is_url
 from model_utils.schema import Config, option
-from src.text.arrow_tables import ARROW_SUFFIXES, open_arrow
-from src.utils import check_text, read_lines
+from src.text.arrow_tables import ARROW_SUFFIXES, open_arrow, text_bytes
+from src.text.text_tables import suffix_of
+from src.utils import check_text, estimate_text_bytes, read_lines
 
 MAX_DOCUMENT_CHARACTERS = 1_000_000
 MAX_PARAGRAPH_CHARACTERS = 10_000  # text with hard line breaks may have no blank line at all
@@ -77,7 +78,7 @@ class CorpusConfig(Config):
 
     input_file: str = option(
         "",
-        "text or Parquet files; paths, URLs or patterns; comma-separated, also compressed (gzip, zstd, bzip2, xz)",
+        "text or Parquet files; paths, URLs or patterns; comma-separated; text also compressed (gzip, zstd, bzip2, xz)",
         required=True,
     )
     text_key: str = option("text", "key or column of the text; in JSON lines and Parquet files")
@@ -139,10 +140,10 @@ def iter_documents(path: str | TextFile, text_key: str = "text") -> Iterator[lis
     """Yield the documents of one text file, each a list of non-empty units of text without line breaks.
 
     Args:
-        text_key: key of the text in JSON lines.
+        text_key: key of the text in JSON lines, its column in Parquet and Arrow files.
     """
     path = Path(path) if isinstance(path, str) else path
-    if path.absolute().suffix in ARROW_SUFFIXES:
+    if _is_arrow(path):
         if isinstance(path, RemoteFile):
             raise DataError(f"{path}: Parquet and Arrow files are read from a disk only; copy it there")
         yield from _collect(_arrow_units(path, text_key))
@@ -167,6 +168,13 @@ def iter_documents(path: str | TextFile, text_key: str = "text") -> Iterator[lis
         yield from _collect(lines)
 
 
+def corpus_bytes(paths: Iterable[TextFile], text_key: str) -> int:
+    """Return about how many bytes of text the files hold."""
+    tables = [path for path in paths if isinstance(path, Path) and _is_arrow(path)]
+    texts = [path for path in paths if path not in tables]
+    return estimate_text_bytes(texts) + sum(text_bytes(path, text_key) for path in tables)
+
+
 def split_sentences(text: str) -> list[str]:
     """Split a paragraph into sentences after 。！？ and after . ! ? before white space (English and Chinese rules).
 
@@ -181,6 +189,10 @@ def split_sentences(text: str) -> list[str]:
         start = stop.end()
     sentences.append(text[start:].strip())
     return [sentence for sentence in sentences if sentence]
+
+
+def _is_arrow(path: TextFile) -> bool:
+    return suffix_of(Path(path.absolute())) in ARROW_SUFFIXES
 
 
 def _match(pattern: str) -> list[Path]:

@@ -134,8 +134,8 @@ class Optimizer(nn.Cell):
         )
         self.learning_rate = LearningRate(settings, train_steps)
         self.settings = settings
-        self.has_decay = tuple(not any(word in p.name for word in settings.decay_filter) for p in self.parameters)
-        self.decayed = tuple(has_decay and settings.weight_decay > 0.0 for has_decay in self.has_decay)
+        self.not_filtered = tuple(not any(word in p.name for word in settings.decay_filter) for p in self.parameters)
+        self.decayed = tuple(not_filtered and settings.weight_decay > 0.0 for not_filtered in self.not_filtered)
         self.is_crf = tuple(_OF_CRF.match(p.name) is not None for p in self.parameters)
 
     def construct(
@@ -219,7 +219,7 @@ class Lamb(Optimizer):
         step = corrected1 * (1.0 / (ops.sqrt(corrected2) + settings.eps))
         if self.decayed[i]:
             step = step + settings.weight_decay * parameter
-        if self.has_decay[i]:  # also adapted by layer
+        if self.not_filtered[i]:
             parameter_norm = ops.sqrt(ops.reduce_sum(parameter * parameter))
             step_norm = ops.sqrt(ops.reduce_sum(step * step))
             is_scalable = ops.logical_and(parameter_norm > 0.0, step_norm > 0.0)

@@ -27,7 +27,7 @@ class Ranks:
         rank, size: rank of this process and number of ranks; rank 0 writes the run's files.
         rendezvous: has the barriers of the job's ranks; None for a single process.
         wait_minutes: timeout of a barrier.
-        barriers: barriers passed so far.
+        barriers: number of the last barrier that this rank has reached.
     """
 
     rank: int = 0

@@ -120,11 +120,8 @@ def plan_run(config: TrainingConfig, epochs: int, rows_at_once: int, batches_per
     rows_at_once: rows of a micro-batch of all ranks together. Data that fills no update is a ConfigError.
     """
     if batches_per_epoch < 1:
-        key = "batch_size" if hasattr(config, "batch_size") else "train_batch_size"
-        if config.global_batch_size:
-            key = "global_batch_size"
-        needed = config.global_batch_size or rows_at_once
-        raise ConfigError(f"the data has fewer rows than one batch of {needed}: lower {key}, or give more data")
+        found = f"the data has fewer rows than one batch of {rows_at_once}"
+        raise ConfigError(f"{found}: lower train_batch_size, or give more data")
     planned = config.train_steps
     if planned <= 0:
         planned = epochs * batches_per_epoch // config.accumulation_steps

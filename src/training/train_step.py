@@ -82,7 +82,7 @@ class TrainStep(nn.Cell):
         self.seed = self.seed_of_rank(seed)
         self.weights = optimizer.parameters
         self.weight_count = len(self.weights)
-        segment_table, row_squares = network.segment_table
+        segment_table, row_squares = network.segment_table_and_squares
         names = [weight.name for weight in self.weights]
         self.has_segment_table = segment_table.name in names  # else it is frozen
         self.segment_index = names.index(segment_table.name) if self.has_segment_table else len(names)
@@ -156,7 +156,7 @@ class TrainStep(nn.Cell):
         ops.assign(self.good_steps, good)
 
     def global_norm(self, gradients: tuple[Tensor, ...], row_squares: tuple[Tensor, ...]) -> Tensor:
-        """Return google's global norm: of all squared entries; segment embeddings count once per lookup (RowSquareSum).
+        """Return google's global norm, in which segment embeddings count per looked-up row (RowSquareSum).
 
         Not finite if any entry is not. row_squares: squares of the looked-up segment rows of all ranks; () if frozen.
         """
