@@ -123,9 +123,8 @@ def check_text(beginning: str, is_one_line: bool, file: object, has_option: bool
     """
     if "\0" in beginning or beginning.startswith(("\xff\xfe", "\xfe\xff")):  # byte order marks, of bytes as Latin-1
         option = "name its encoding (--encoding utf-16-le), or " if has_option else ""
-        raise DataError(
-            f"{file} seems to be UTF-16 (it has NUL characters): {option}convert it: iconv -f UTF-16 -t UTF-8"
-        )
+        found = f"{file} has NUL characters or a byte order mark, as UTF-16 has"
+        raise DataError(f"{found}: {option}convert it: iconv -f UTF-16 -t UTF-8")
     if is_one_line and "\r" in beginning.strip():
         raise DataError(f"{file} ends its lines with carriage returns alone; convert them: tr '\\r' '\\n'")
 
