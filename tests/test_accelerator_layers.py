@@ -1,11 +1,12 @@
-"""The layers that GPUs and Ascend have, run by the CPU's kernels: they compute the same, in few operations."""
+"""Networks of all backends compute the same; the layers of GPUs and Ascend, by the CPU's kernels, in few operations."""
 
+import functools
 from collections.abc import Callable, Iterator
+from typing import Any
 
-import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, ops
+from mindspore import Tensor
 
 from benchmarks.turns import Contender
 from model_utils.backend import Backend
@@ -20,34 +21,49 @@ from src.finetune_eval_model import (
     TokenClassificationScores,
 )
 from tests.helpers.final_graph import FinalGraphs
-from tests.helpers.tiny_model import KEY, TINY, assert_same_gradients, batch
+from tests.helpers.tiny_model import TINY, assert_same_gradients, batch, outputs_and_gradients
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "relative": {
+        "use_relative_positions": True,
+        "max_relative_position": 4,
+        "hidden_act": "gelu",
+        "share_parameters": "none",
+    },
+    "dropout": {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
+}
 
 
-def losses_and_gradients(config: AlbertConfig, backend: Backend) -> tuple[list[float], dict[str, np.ndarray]]:
-    network = AlbertForPreTraining(config.replace(backend=backend), seed=1).set_train(True)
-    inputs = [Tensor(batch(config)[name]) for name in network.input_columns]
-    weights = ms.ParameterTuple(network.trainable_params())
-    values, gradients = ops.value_and_grad(network, None, weights, has_aux=True)(*inputs, KEY)
-    named = {weight.name: gradient.asnumpy() for weight, gradient in zip(weights, gradients, strict=True)}
-    return [float(value) for value in values], named
+@functools.cache
+def losses_and_gradients(
+    changes: str, backend: Backend, compute_type: str = "float32"
+) -> tuple[list[float], dict[str, np.ndarray]]:
+    config = TINY.replace(initializer_range=0.2, backend=backend, compute_type=compute_type, **CHANGES[changes])
+    return outputs_and_gradients(AlbertForPreTraining(config, seed=1).set_train(True), batch(config))
 
 
-@pytest.mark.parametrize(
-    ("changes", "tolerance", "rounding"),
-    [
-        ({}, 5e-6, 3e-7),
-        ({"use_relative_positions": True, "max_relative_position": 4, "hidden_act": "gelu"}, 5e-6, 3e-7),
-        ({"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}, 5e-6, 3e-7),
-        ({"num_hidden_layers": 4, "compute_type": "float16"}, 5e-3, 3e-5),
-    ],
-    ids=str,
-)
-def test_losses_and_gradients_are_those_on_a_cpu(changes: dict, tolerance: float, rounding: float) -> None:
-    config = TINY.replace(**{"num_hidden_layers": 2, "initializer_range": 0.2} | changes)
-    losses, gradients = losses_and_gradients(config, Backend.COMPOSED)
-    found, found_gradients = losses_and_gradients(config, Backend.ACCELERATOR)
-    np.testing.assert_allclose(found, losses, rtol=tolerance)
-    assert_same_gradients(found_gradients, gradients, tolerance, rounding)
+@pytest.mark.parametrize("backend", [Backend.AUTO, Backend.ACCELERATOR])
+@pytest.mark.parametrize("changes", CHANGES)
+def test_losses_and_gradients_are_those_of_composed_layers(changes: str, backend: Backend) -> None:
+    losses, gradients = losses_and_gradients(changes, Backend.COMPOSED)
+    found, found_gradients = losses_and_gradients(changes, backend)
+    np.testing.assert_allclose(found, losses, rtol=5e-6)
+    if backend is Backend.AUTO:
+        assert found[0] == pytest.approx(losses[0], rel=1e-6)
+    assert_same_gradients(found_gradients, gradients, 5e-6)
+
+
+def test_float16_is_near_float32_and_the_same_on_an_accelerator() -> None:
+    loss, gradients = losses_and_gradients("plain", Backend.AUTO)
+    half_losses, half_gradients = losses_and_gradients("plain", Backend.AUTO, "float16")
+    assert half_losses[0] == pytest.approx(loss[0], rel=5e-4)
+    assert half_losses[0] != loss[0]
+    assert {gradient.dtype for gradient in half_gradients.values()} == {np.dtype(np.float32)}
+    assert_same_gradients(half_gradients, gradients, 0.01, rounding=3e-5)
+    found, found_gradients = losses_and_gradients("plain", Backend.ACCELERATOR, "float16")
+    np.testing.assert_allclose(found, half_losses, rtol=5e-3)
+    assert_same_gradients(found_gradients, half_gradients, 5e-3, rounding=3e-5)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +79,7 @@ def test_answers_are_those_on_a_cpu(make: Callable[[AlbertConfig], ScoresNetwork
     columns = batch() | {"p_mask": np.zeros((3, 12), np.int32)}
     found = []
     for backend in (Backend.COMPOSED, Backend.ACCELERATOR):
-        scores = make(TINY.replace(num_hidden_layers=2, backend=backend))
+        scores = make(TINY.replace(backend=backend))
         initialise_weights(scores, 0.3, 1)
         network = AnsweringNetwork(scores)
         outputs = network(*(Tensor(columns[name]) for name in network.input_columns))

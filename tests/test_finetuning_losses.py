@@ -17,7 +17,7 @@ from src.training.run_plan import LossScale
 from src.training.train_step import TrainStep
 from tests.helpers.tiny_model import OPTIMIZER_SETTINGS, TINY, assert_same_gradients, batch, metrics_and_gradients
 
-CONFIG = TINY.replace(num_hidden_layers=2, initializer_range=0.2)
+CONFIG = TINY.replace(initializer_range=0.2)
 
 
 def columns() -> dict[str, np.ndarray]:

@@ -25,7 +25,6 @@ from model_utils.device import setup_device
 from model_utils.errors import DeviceError
 from model_utils.files import sealed
 from model_utils.native_code import build_library, find_compiler, library_for
-from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.nn import fused_layers, fused_products, layers, native_operations
 from src.nn.dropout import Dropout, random_features
@@ -35,7 +34,7 @@ from tests.helpers.gradients import Gradients
 from tests.helpers.layer_inputs import RANDOM, Attend, attention_inputs, normal
 from tests.helpers.products import Multiply
 from tests.helpers.threads import helpers
-from tests.helpers.tiny_model import KEY, TINY, assert_same_gradients, batch
+from tests.helpers.tiny_model import KEY, TINY, batch
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler is installed")
 LABELS = RANDOM.integers(0, 300, 170).astype(np.int32)
@@ -137,12 +136,18 @@ CASES: dict[str, tuple[Callable[..., nn.Cell], tuple[np.ndarray, ...]]] = {
 WITHOUT_GRADIENT = {(name, i) for name in CASES if name.startswith(("attention", "relative")) for i in (5, 7)}
 
 
+def output_shape(name: str, x: np.ndarray, *others: np.ndarray) -> tuple[int, ...]:
+    """Return the shape of a case's result without compiling it."""
+    if "product" in name or "prepacked" in name:
+        return len(x), sum(map(len, others))
+    return x.shape[:1] if name == "cross_entropy" else x.shape
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients_are_those_of_the_composed_operations(name: str) -> None:
     make, inputs = CASES[name]
     tensors = [Tensor(value) for value in inputs]
-    shape = make(backend=Backend.FUSED)(*tensors).shape
-    dout = Tensor(np.random.default_rng(1).standard_normal(shape).astype(np.float32))
+    dout = Tensor(np.random.default_rng(1).standard_normal(output_shape(name, *inputs)).astype(np.float32))
     found, expected = [], []
     for backend, results in ((Backend.FUSED, found), (Backend.COMPOSED, expected)):
         cell = make(backend=backend)
@@ -156,22 +161,13 @@ def test_values_and_gradients_are_those_of_the_composed_operations(name: str) ->
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"use_relative_positions": True, "max_relative_position": 4},
-        {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
-        {"hidden_act": "gelu", "share_parameters": "none"},
-    ],
-    ids=str,
-)
-def test_a_network_trains_as_without_them(changes: dict) -> None:
-    compare_with_composed(TINY.replace(num_hidden_layers=2, initializer_range=0.2, **changes))
-
-
-@pytest.mark.parametrize(
     ("changes", "weights"),
-    [({}, 6), ({"share_parameters": "ffn"}, 2), ({"share_parameters": "none"}, 0), ({"num_hidden_groups": 2}, 12)],
+    [
+        ({}, 6),
+        ({"share_parameters": "ffn"}, 2),
+        ({"share_parameters": "none"}, 0),
+        ({"num_hidden_layers": 4, "num_hidden_groups": 2}, 12),
+    ],
     ids=str,
 )
 def test_weights_of_several_layers_are_prepacked_once(changes: dict, weights: int) -> None:
@@ -199,20 +195,6 @@ def test_weights_that_stay_are_prepacked_once_for_all() -> None:
         before = fused_products.prepackings()
         np.testing.assert_array_equal(keeping(x, *weights).asnumpy(), expected)
         assert fused_products.prepackings() == before
-
-
-def compare_with_composed(config: AlbertConfig) -> None:
-    """Loss and gradients of a network in both forms."""
-    results = []
-    for backend in (Backend.COMPOSED, Backend.FUSED):
-        network = AlbertForPreTraining(config.replace(backend=backend), seed=1).set_train(True)
-        inputs = [Tensor(batch(config)[name]) for name in network.input_columns]
-        weights = ms.ParameterTuple(network.trainable_params())
-        (loss, *_), gradients = ops.value_and_grad(network, None, weights, has_aux=True)(*inputs, KEY)
-        results.append((float(loss), {w.name: g.asnumpy() for w, g in zip(weights, gradients, strict=True)}))
-    (loss, gradients), (fused_loss, fused_gradients) = results
-    assert fused_loss == pytest.approx(loss, rel=1e-6)
-    assert_same_gradients(fused_gradients, gradients, 5e-6)
 
 
 def test_sums_of_squares_and_scaled_tensors() -> None:
@@ -406,12 +388,22 @@ def test_the_configuration_says_whether_they_are_used() -> None:
         device._check_settings("Ascend", 0, "float32", "auto", 4)
 
 
+USABLE = 'const char *obstacle() { return ""; }'
+
+
+def write_source(folder: Path, *functions: str) -> Path:
+    """Write the source of a library with these functions, by default of one that can be used."""
+    source = folder / "library.cc"
+    visible = 'extern "C" __attribute__((visibility("default"))) '
+    source.write_text("".join(f"{visible}{function}\n" for function in functions or (USABLE,)))
+    return source
+
+
 def test_a_library_is_compiled_once_and_is_there_whole_or_not_at_all(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    source = tmp_path / "one.cc"
-    source.write_text('extern "C" int one() { return 1; }')
+    source = write_source(tmp_path, "int one() { return 1; }")
     library = build_library(source)
     assert library.parent == tmp_path / "albert-mindspore" and library.parent.stat().st_mode & 0o777 == 0o700
     made = library.stat().st_mtime_ns
@@ -422,23 +414,21 @@ def test_a_library_is_compiled_once_and_is_there_whole_or_not_at_all(
     (tmp_path / "used.h").write_text("// what it includes")
     assert build_library(source) not in (library, second)
     source.write_text("no C++")
-    with pytest.raises(DeviceError, match=r"cannot compile .*one\.cc: "):
+    with pytest.raises(DeviceError, match=r"cannot compile .*library\.cc: "):
         build_library(source)
     assert sorted(path.suffix for path in library.parent.iterdir()) == [".so", ".so", ".so"]
 
 
 def test_a_compiler_may_be_named_with_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    source = tmp_path / "one.cc"
-    source.write_text('extern "C" __attribute__((visibility("default"))) int one() { return ONE; }')
+    source = write_source(tmp_path, "int one() { return ONE; }")
     monkeypatch.setenv("CXX", f"{find_compiler()[0]} -DONE=7")
     assert ctypes.CDLL(str(build_library(source))).one() == 7
 
 
 def test_a_library_that_was_damaged_is_compiled_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    source = tmp_path / "none.cc"
-    source.write_text('extern "C" __attribute__((visibility("default"))) const char *obstacle() { return ""; }')
+    source = write_source(tmp_path)
     library = build_library(source)
     made = library.read_bytes()
     for damaged in (b"", made[: len(made) // 2], made[:-1], b"\0" * len(made)):  # half of one kills who loads it
@@ -453,8 +443,7 @@ def test_a_library_of_another_system_is_left_where_it_is(
     """Where machines share a home: whole, but it cannot be loaded here."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    source = tmp_path / "none.cc"
-    source.write_text('extern "C" __attribute__((visibility("default"))) const char *obstacle() { return ""; }')
+    source = write_source(tmp_path)
     foreign = build_library(source)
     foreign.write_bytes(sealed(b"no library"))
     with caplog.at_level(logging.WARNING):
@@ -481,8 +470,7 @@ def test_what_mindspore_would_not_call_is_not_used(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
     if allowed:
         monkeypatch.setenv("MS_CUSTOM_AOT_WHITE_LIST", str(tmp_path / allowed))
-    source = tmp_path / "none.cc"
-    source.write_text('extern "C" __attribute__((visibility("default"))) const char *obstacle() { return ""; }')
+    source = write_source(tmp_path)
     with caplog.at_level(logging.WARNING):
         assert library_for(source) is None
     assert re.search(sentence, caplog.text)
@@ -493,8 +481,7 @@ def test_a_library_s_path_has_no_links(monkeypatch: pytest.MonkeyPatch, tmp_path
     (tmp_path / "home").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "home")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "link"))
-    source = tmp_path / "one.cc"
-    source.write_text('extern "C" int one() { return 1; }')
+    source = write_source(tmp_path, "int one() { return 1; }")
     assert build_library(source).parent == tmp_path / "home" / "albert-mindspore"
 
 
@@ -541,8 +528,7 @@ def test_a_cache_that_takes_no_locks_keeps_the_library(
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(fcntl, "flock", refuse)
-    source = tmp_path / "none.cc"
-    source.write_text('extern "C" __attribute__((visibility("default"))) const char *obstacle() { return ""; }')
+    source = write_source(tmp_path)
     with caplog.at_level(logging.WARNING):
         library = library_for(source)
     assert list((tmp_path / "albert-mindspore").iterdir()) == [library] and not caplog.messages
@@ -606,8 +592,7 @@ def test_networks_for_other_devices_have_none_of_them() -> None:
 def test_a_library_says_what_keeps_it_from_being_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    source = tmp_path / "none.cc"
-    source.write_text('extern "C" __attribute__((visibility("default"))) const char *obstacle() { return "no luck"; }')
+    source = write_source(tmp_path, 'const char *obstacle() { return "no luck"; }')
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with caplog.at_level(logging.WARNING):
         assert library_for(source) is None
@@ -624,8 +609,7 @@ def test_a_cache_that_others_can_write_to_is_not_used(
     monkeypatch.setattr(tempfile, "tempdir", None)
     (tmp_path / "albert-mindspore").mkdir()
     (tmp_path / "albert-mindspore").chmod(0o777)
-    source = tmp_path / "one.cc"
-    source.write_text('extern "C" int one() { return 1; }')
+    source = write_source(tmp_path, "int one() { return 1; }")
     with caplog.at_level(logging.WARNING):
         folder = build_library(source).parent
     assert folder.name.startswith("albert-mindspore-")
@@ -635,8 +619,7 @@ def test_a_cache_that_others_can_write_to_is_not_used(
     assert done.stdout == "True\n" and sorted(tmp_path.glob("albert-mindspore-*")) == [folder]  # its own is gone
 
 
-SEVEN = """extern "C" __attribute__((visibility("default"))) int seven() { return 7; }
-extern "C" __attribute__((visibility("default"))) const char *obstacle() { return ""; }"""
+SEVEN = ("int seven() { return 7; }", USABLE)
 
 
 def give_away(path: Path) -> None:
@@ -664,7 +647,7 @@ def test_a_cache_that_others_can_exchange_is_left_alone(
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parent))
     (elsewhere := tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
-    (source := tmp_path / "seven.cc").write_text(SEVEN)
+    source = write_source(tmp_path, *SEVEN)
     planted = build_library(source)
     change(tmp_path / changed)
     with caplog.at_level(logging.WARNING):
@@ -677,7 +660,7 @@ def test_a_cache_that_others_can_exchange_is_left_alone(
 def test_a_cache_below_a_sticky_folder_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a" / "b"))
-    (source := tmp_path / "seven.cc").write_text(SEVEN)
+    source = write_source(tmp_path, *SEVEN)
     before = os.umask(0o002)
     try:
         library = build_library(source)
@@ -694,7 +677,7 @@ def test_a_library_that_others_can_change_is_made_anew(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, planted: str
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    (source := tmp_path / "seven.cc").write_text(SEVEN)
+    source = write_source(tmp_path, *SEVEN)
     library = build_library(source)
     (elsewhere := tmp_path / "elsewhere").write_bytes(library.read_bytes())
     if planted == "mode":
@@ -713,7 +696,7 @@ def test_what_was_checked_is_loaded_although_its_name_leads_elsewhere_by_then(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    (source := tmp_path / "seven.cc").write_text(SEVEN)
+    source = write_source(tmp_path, *SEVEN)
     check = native_code._open_intact
 
     def check_and_lose(library: Path) -> int | None:

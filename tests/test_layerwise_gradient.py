@@ -16,7 +16,6 @@ from src.finetune_eval_model import MultipleChoiceScores, SequenceClassification
 from tests.helpers.tiny_model import TINY, assert_same_gradients, batch, metrics_and_gradients
 
 SMALL = TINY.replace(
-    num_hidden_layers=2,
     hidden_dropout_prob=0.2,
     attention_probs_dropout_prob=0.1,
     classifier_dropout_prob=0.1,
@@ -77,8 +76,7 @@ def test_recompute_changes_no_gradient(case: str, monkeypatch: pytest.MonkeyPatc
 def test_rows_that_no_head_reads_change_no_gradient(recompute: bool) -> None:
     """A classifier has all rows behind the last layer's attention, or first tokens' alone."""
     of_all, of_read = (
-        SequenceClassificationScores(TINY.replace(num_hidden_layers=2, initializer_range=0.2, recompute=recompute), 2)
-        for _ in range(2)
+        SequenceClassificationScores(TINY.replace(initializer_range=0.2, recompute=recompute), 2) for _ in range(2)
     )
     of_all.reads_tokens = True
     networks = [AlbertForSequenceClassification(scores) for scores in (of_read, of_all)]

@@ -28,7 +28,6 @@ from src.finetune_eval_model import (
 from tests.helpers.tiny_model import TINY, assert_same_gradients, metrics_and_gradients
 
 SMALL = TINY.replace(
-    num_hidden_layers=2,
     hidden_dropout_prob=0.0,
     attention_probs_dropout_prob=0.0,
     classifier_dropout_prob=0.0,

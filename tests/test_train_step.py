@@ -238,7 +238,8 @@ def test_sentence_order_alone_can_be_learnt() -> None:
         "sequence_weights": np.ones(rows, np.float32),
         "sop_loss_weights": np.ones(rows, np.float32),
     }
-    config = TINY.replace(hidden_size=64, num_attention_heads=4, intermediate_size=128, embedding_size=32)
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128, "embedding_size": 32}
+    config = TINY.replace(num_hidden_layers=4, **sizes)
     network = AlbertForPreTraining(config, seed=1)
     settings = OPTIMIZER_SETTINGS.replace(learning_rate=2e-3, warmup_steps=20)
     step = TrainStep(network, build_optimizer(network.trainable_params(), settings, 300), LossScale())
