@@ -1,4 +1,4 @@
-"""Exported files compute what the checkpoint computes, for every head; what is damaged or foreign is refused."""
+"""Exported files and the server answer as the checkpoint does, for every head; damaged or foreign files are refused."""
 
 import errno
 import json
@@ -12,6 +12,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 import pytest
+from fastapi.testclient import TestClient
 from mindspore import Tensor
 from mindspore.train import serialization
 
@@ -26,6 +27,7 @@ from src.inference.deploy_config import AIR, MINDIR, ONNX, ExportConfig
 from src.inference.exported_model import fused_network, load_exported, load_mindir, read_description
 from src.inference.exporting import check, export_model, make_reproducible
 from src.inference.predictor import Predictor
+from src.inference.server import create_app
 from src.model_folder import ModelFolder, read_task_info
 from src.tasks import TASKS
 from src.tasks.multitask_config import MultitaskConfig
@@ -53,6 +55,13 @@ def exported(model: Predictor, name: Path, **settings: Any) -> Path:
     """NAME.mindir."""
     export_model(model, name, MINDIR, **settings)
     return name.with_name(f"{name.name}.mindir")
+
+
+def served(model: Predictor, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the answers of the HTTP API."""
+    reply = TestClient(create_app(model)).post("/predict", json={"records": records})
+    assert reply.status_code == 200, reply.text
+    return reply.json()["answers"]
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +99,7 @@ def test_the_mindir_answers_as_the_checkpoint(task: str, tmp_path: Path) -> None
     assert_close(answers, ours.predict(records))
     assert load_exported(file).predict(records) == ours.predict(records) or find_compiler() is None
     assert answers == model.predict(records)
+    assert served(from_mindir, records) == answers
     for answer in answers:
         assert "error" not in answer
         TASKS[task].answer.model_validate(answer, extra="forbid")
@@ -104,7 +114,9 @@ def test_a_mindir_has_the_transitions_of_tags(tmp_path: Path) -> None:
     records = [RECORDS["token_classification"](text) for text in TEXTS]
     expected = model.predictor().predict(records)
     file = exported(model.predictor(portable=True), tmp_path / "out" / "tags")
-    assert_close(load_exported(file, backend=Backend.COMPOSED).predict(records), expected)
+    from_mindir = load_exported(file, backend=Backend.COMPOSED)
+    assert_close(from_mindir.predict(records), expected)
+    assert_close(served(from_mindir, records), expected)
     assert load_exported(file).predict(records) == expected or find_compiler() is None
     plain = ModelFolder.load(make_folder(tmp_path / "plain", "token_classification"))
     assert plain.predictor().predict(records) != expected
