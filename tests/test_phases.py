@@ -15,6 +15,7 @@ from model_utils.errors import ConfigError, DataError
 from model_utils.rendezvous import Rendezvous
 from src.albert_config import PRESETS
 from src.checkpoints.checkpoint_files import list_checkpoints
+from src.data.batches import Loading
 from src.pretraining.pretraining_phases import describe, identity_of, plan_phases
 from src.pretraining_data.checked_data import PretrainingData
 from src.training.dry_run import dry_run
@@ -334,10 +335,18 @@ def test_the_description_says_how_tokens_are_masked(tmp_path: Path) -> None:
     assert "learning_rate 0.001, masked_lm_prob 0.3, ngram 3, sop" in describe(config.all_phases()[0], facts)
 
 
+@pytest.mark.parametrize(
+    ("rows_per_update", "words"), [(0, "128: lower batch_size"), (512, "512: lower global_batch_size")]
+)
+def test_data_of_less_than_an_update_names_the_key_to_lower(rows_per_update: int, words: str) -> None:
+    loading = Loading(128, rows_per_update=rows_per_update)
+    dataset = SimpleNamespace(facts={}, rows_at_once=128, batches_per_epoch=0, loading=loading)
+    with pytest.raises(ConfigError, match=f"data has fewer rows than one batch of {words}"):
+        PretrainingData(dataset, "data")
+
+
 def test_data_that_does_not_suit_a_phase_is_refused(tmp_path: Path) -> None:
     first = Examples("a", 64, 8, vocab_sha256="x")
-    with pytest.raises(ConfigError, match=r"phase 2: b has .* 128"):
-        phases_of(tmp_path, first, Examples("b", 64, 128, vocab_sha256="x"))
     with pytest.raises(DataError, match="b and a differ"):
         phases_of(tmp_path, first, Examples("b", 64, 8, vocab_sha256="y"))
     with pytest.raises(ConfigError, match=r"a batch of 134,217,728 tokens would take"):
