@@ -191,7 +191,9 @@ def test_an_update_is_that_of_the_task_alone_and_leaves_other_heads_as_they_are(
 @pytest.mark.parametrize("name", ["Adam", "Lamb", "AdamWeightDecay"])
 def test_bias_correction_counts_the_updates_of_a_head(name: str) -> None:
     """A first update with bias correction has the size of the rate, however many updates other heads had before."""
-    step = step_of(JointNetwork(networks()), name=name, bias_correction=name != "Adam", decay_filter=("classifier",))
+    step = step_of(
+        JointNetwork(networks()), name=name, bias_correction=name != "Adam", decay_filter=("classifier",), eps=1e-9
+    )
     first, second = batches()
     for _ in range(4):
         step.train([first])
