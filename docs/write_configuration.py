@@ -24,7 +24,7 @@ from src.tasks.multiple_choice import RaceConfig  # noqa: E402
 from src.tasks.multitask_config import MultitaskConfig  # noqa: E402
 from src.tasks.question_answering import SquadConfig, SquadV2Config  # noqa: E402
 from src.tasks.token_classification import NerConfig  # noqa: E402
-from src.text.corpus import CorpusConfig  # noqa: E402
+from src.text.corpus_files import CorpusConfig  # noqa: E402
 from src.train_vocabulary import TrainVocabularyConfig  # noqa: E402
 from src.training.pretrain_config import PhaseConfig, PretrainConfig, PretrainEvalConfig  # noqa: E402
 from src.training.training_config import (  # noqa: E402

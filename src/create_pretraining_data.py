@@ -39,7 +39,8 @@ from src.pretraining_data.instances import MIN_DOCUMENT_TOKENS
 from src.pretraining_data.masking import NGRAM, InstanceSettings, predictions_needed
 from src.pretraining_data.unit_maker import JIEBA, PACKINGS, Document, UnitMaker, UnitResult
 from src.pretraining_data.word_segmenter import load_jieba
-from src.text.corpus import CorpusConfig, corpus_bytes, expand_glob, read_documents
+from src.text.corpus import read_documents
+from src.text.corpus_files import CorpusConfig, corpus_bytes, expand_glob
 from src.tokenization import FullTokenizer, build_tokenizer
 from src.utils import parse_part
 

@@ -21,7 +21,8 @@ from model_utils.errors import ConfigError, DataError, shorten
 from model_utils.files import write_atomically
 from model_utils.remote_files import TextFile
 from model_utils.schema import option
-from src.text.corpus import CorpusConfig, expand_glob, read_documents, split_sentences
+from src.text.corpus import read_documents, split_sentences
+from src.text.corpus_files import CorpusConfig, expand_glob
 from src.text.sentence_piece import SENTENCEPIECE_SPECIALS, preprocess_text
 from src.text.wordpiece import LONGEST_WORD, split_words
 from src.tokenization import WORDPIECE_SPECIALS, open_tokenizer

@@ -14,7 +14,8 @@ from model_utils.errors import DataError
 from src.create_finetune_data import TextColumns, find_splits, read_examples
 from src.inference.record_files import check_input, read_records
 from src.text.arrow_tables import is_saved_dataset
-from src.text.corpus import corpus_bytes, expand_glob, read_documents
+from src.text.corpus import read_documents
+from src.text.corpus_files import corpus_bytes, expand_glob
 from src.text.text_tables import read_table
 from tests.conftest import ROOT
 from tests.faults.cases import COUNTS, damaged, explore

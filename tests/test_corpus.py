@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from model_utils.errors import DataError
 from src.text import corpus
-from src.text.corpus import expand_glob, iter_documents, read_documents, split_sentences
+from src.text.corpus import iter_documents, read_documents, split_sentences
+from src.text.corpus_files import expand_glob
 from tests.helpers.corpus_memory import peak_memory
 
 WIKI = """<doc id="1" url="?curid=1" title="A &amp; B">

@@ -16,7 +16,8 @@ import zstandard
 from model_utils.errors import DataError
 from src.create_pretraining_data import CreateDataConfig
 from src.text import corpus
-from src.text.corpus import expand_glob, iter_documents, read_documents
+from src.text.corpus import iter_documents, read_documents
+from src.text.corpus_files import expand_glob
 from src.train_vocabulary import TrainVocabularyConfig
 from src.utils import estimate_text_bytes
 from tests.helpers.corpus_memory import peak_memory

@@ -12,7 +12,8 @@ import zstandard
 
 from model_utils import remote_files
 from model_utils.errors import DataError
-from src.text.corpus import expand_glob, read_documents
+from src.text.corpus import read_documents
+from src.text.corpus_files import expand_glob
 from src.utils import estimate_text_bytes
 from tests.helpers.small_text import make_records, train_model, write_text
 

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-from src.text.corpus import expand_glob, iter_documents, split_sentences
+from src.text.corpus import iter_documents, split_sentences
+from src.text.corpus_files import expand_glob
 
 PARAGRAPH_WORDS = 75
 random = Random(1)

@@ -20,23 +20,20 @@ Memory holds one document, of Parquet files 1,024 rows. A document ends after th
 MAX_DOCUMENT_CHARACTERS, and a joined paragraph ends at the sentence before it exceeds MAX_PARAGRAPH_CHARACTERS.
 """
 
-import glob
 import html
 import itertools
 import json
-import os
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path, PurePath
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 from model_utils.errors import DataError, first_few, shorten
-from model_utils.remote_files import RemoteFile, TextFile, find_remote_files, is_url
-from model_utils.schema import Config, option
-from src.text.arrow_tables import ARROW_SUFFIXES, open_arrow, text_bytes
-from src.text.text_tables import suffix_of
-from src.utils import check_text, estimate_text_bytes, read_lines
+from model_utils.remote_files import RemoteFile, TextFile
+from src.text.arrow_tables import open_arrow
+from src.text.text_tables import is_arrow
+from src.utils import check_text, read_lines
 
 MAX_DOCUMENT_CHARACTERS = 1_000_000
 MAX_PARAGRAPH_CHARACTERS = 10_000  # text with hard line breaks may have no blank line at all
@@ -73,53 +70,6 @@ _LAST_WORD = re.compile(r"[^\s(\[\"'“‘]+$")
 _NEXT_WORD = re.compile(r"[\s\"'“‘(\[«]*(\S)")
 
 
-class CorpusConfig(Config):
-    """Text files and their reading options."""
-
-    input_file: str = option(
-        "",
-        "text or Parquet files; paths, URLs or patterns; comma-separated; text also compressed (gzip, zstd, bzip2, xz)",
-        required=True,
-    )
-    text_key: str = option("text", "key or column of the text; in JSON lines and Parquet files")
-
-
-def expand_glob(pattern: str) -> list[TextFile]:
-    """Return the sorted files that match a path, a folder, a glob pattern, a URL or a comma-separated list of these.
-
-    A folder stands for all files below it, except hidden ones; links to folders are followed.
-
-    Raises:
-        DataError: an item of the list matches no file, a device or pipe, a file whose name is not UTF-8 or a folder
-            that cannot be read; or all files are empty.
-    """
-    if not pattern.replace(",", "").strip():
-        raise DataError("the pattern of input files is empty; give a path or a glob pattern in quotes")
-    is_one = not is_url(pattern) and bool(_match(pattern))
-    names = [pattern] if is_one else [name.strip() for name in pattern.split(",") if name.strip()]
-    files: dict[TextFile, TextFile] = {}  # by real path: a file may have several names
-    for name in names:
-        matches: Sequence[TextFile] = find_remote_files(name) if is_url(name) else _match(name)
-        if not matches:
-            raise DataError(f"no file matches {shorten(name)}; give paths or glob patterns, separated by commas")
-        for path in matches:
-            try:
-                str(path).encode()
-            except UnicodeEncodeError:
-                escaped_path = os.fsencode(str(path)).decode("utf-8", "backslashreplace")
-                raise DataError(f"the name of the file {escaped_path} is not UTF-8: rename it") from None
-            files.setdefault(path.resolve(), path)
-    if not any(path.stat().st_size for path in files):
-        raise DataError(f"{shorten(pattern)} matches {len(files)} file(s), and all are empty")
-    return sorted(files.values(), key=_order)
-
-
-def _order(file: TextFile) -> tuple[bool, PurePath]:
-    if isinstance(file, RemoteFile):
-        return True, file.absolute()
-    return False, file
-
-
 def read_documents(paths: Iterable[str | TextFile], text_key: str = "text") -> Iterator[list[str]]:
     """Yield the documents of several files in order.
 
@@ -143,7 +93,7 @@ def iter_documents(path: str | TextFile, text_key: str = "text") -> Iterator[lis
         text_key: key of the text in JSON lines, its column in Parquet and Arrow files.
     """
     path = Path(path) if isinstance(path, str) else path
-    if _is_arrow(path):
+    if is_arrow(Path(path.absolute())):
         if isinstance(path, RemoteFile):
             raise DataError(f"{path}: Parquet and Arrow files are read from a disk only; copy it there")
         yield from _collect(_arrow_units(path, text_key))
@@ -168,13 +118,6 @@ def iter_documents(path: str | TextFile, text_key: str = "text") -> Iterator[lis
         yield from _collect(lines)
 
 
-def corpus_bytes(paths: Iterable[TextFile], text_key: str) -> int:
-    """Return about how many bytes of text the files hold."""
-    tables = [path for path in paths if isinstance(path, Path) and _is_arrow(path)]
-    texts = [path for path in paths if path not in tables]
-    return estimate_text_bytes(texts) + sum(text_bytes(path, text_key) for path in tables)
-
-
 def split_sentences(text: str) -> list[str]:
     """Split a paragraph into sentences after 。！？ and after . ! ? before white space (English and Chinese rules).
 
@@ -189,44 +132,6 @@ def split_sentences(text: str) -> list[str]:
         start = stop.end()
     sentences.append(text[start:].strip())
     return [sentence for sentence in sentences if sentence]
-
-
-def _is_arrow(path: TextFile) -> bool:
-    return suffix_of(Path(path.absolute())) in ARROW_SUFFIXES
-
-
-def _match(pattern: str) -> list[Path]:
-    """Return all files of one path, folder or glob pattern."""
-    if "\0" in pattern:  # glob would raise ValueError
-        return []
-    exists = os.path.exists(pattern)  # noqa: PTH110 - Path.exists() raises OSError for a list that is too long for a name
-    names = [pattern] if exists else glob.glob(pattern, recursive=True)  # noqa: PTH207 - absolute
-    files: list[Path] = []
-    for path in map(Path, names):
-        if path.is_dir():
-            files += _files_below(path)
-        elif path.exists() and not path.is_file():
-            raise DataError(f"{path} is a device or a pipe, which cannot be read twice; write the text to a file")
-        else:
-            files.append(path)
-    return files
-
-
-def _files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder, except hidden ones; follow links, but read no folder twice."""
-
-    def refuse(error: OSError) -> NoReturn:
-        raise DataError(f"{error.filename} cannot be read: {error.strerror}") from error
-
-    visited = set()
-    for current, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
-        if (real_path := os.path.realpath(current)) in visited:
-            folders.clear()
-            continue
-        visited.add(real_path)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        visible = (Path(current, name) for name in names if not name.startswith("."))
-        yield from (file for file in visible if file.is_file())
 
 
 def _strip_line(line: str) -> str:
