@@ -153,8 +153,21 @@ class RendezvousServer:
             connection.close()
 
 
+def _connect(address: tuple[str, int], key: bytes) -> Connection:
+    """Return a connection whose other end knows the key; raise OSError for another service, even a silent one."""
+    connection = Client(address)
+    if not connection.poll(SILENCE):  # the server speaks first
+        connection.close()
+        raise TimeoutError(f"connected, but nothing was received for {SILENCE} s")
+    answer_challenge(connection, key)
+    deliver_challenge(connection, key)
+    return connection
+
+
 class RendezvousClient:
-    """Rendezvous of another process; a server that cannot be reached or has another key is a UserError.
+    """Rendezvous of another process.
+
+    A server that cannot be reached, has another key or is another service is a UserError.
 
     Args:
         start_seconds: longest time to wait for the server to start.
@@ -167,7 +180,7 @@ class RendezvousClient:
         deadline = time.monotonic() + start_seconds
         while True:
             try:
-                self._connection = Client(address, authkey=key)
+                self._connection = _connect(address, key)
                 break
             except Exception as error:
                 if time.monotonic() > deadline or not isinstance(error, OSError):

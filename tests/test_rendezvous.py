@@ -60,6 +60,12 @@ def test_a_client_waits_for_a_server_that_starts_later() -> None:
     assert RendezvousClient(address, KEY, start_seconds=30).report(0, {}) == ""
 
 
+def test_another_service_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous_module, "SILENCE", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as service, pytest.raises(UserError, match="nothing was received"):
+        RendezvousClient(service.getsockname(), KEY)
+
+
 def test_a_rank_whose_launcher_has_ended_ends(server: RendezvousServer) -> None:
     client = RendezvousClient(server.address, KEY, launcher=os.getpid())  # which is not this process's parent
     with pytest.raises(UserError, match=f"process {os.getpid()}.*the features"):
