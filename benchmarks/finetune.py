@@ -76,7 +76,14 @@ class Sides:
     def project_command(self, seed: int) -> tuple[str, FinetuneConfig]:
         """Return this project's entry script and its configuration."""
         config = self.config
-        optimizer = {"learning_rate": config.learning_rate, "warmup_steps": 0, "bias_correction": True}
+        optimizer = {  # the peer's: torch's AdamW
+            "learning_rate": config.learning_rate,
+            "warmup_steps": 0,
+            "beta2": 0.999,
+            "eps": 1e-8,
+            "decay_filter": (),
+            "bias_correction": True,
+        }
         common = {
             "device_target": "CPU",
             "load_pretrain_checkpoint_path": self.model,

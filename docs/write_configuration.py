@@ -5,6 +5,7 @@ import textwrap
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -13,9 +14,7 @@ from model_utils.config import LayersConfig, OneDeviceConfig  # noqa: E402
 from model_utils.option_values import show  # noqa: E402
 from model_utils.schema import Config, is_section  # noqa: E402
 from src.albert_config import AlbertOverrides  # noqa: E402
-from src.conversion.convert import ConvertConfig  # noqa: E402
 from src.create_pretraining_data import CreateDataConfig  # noqa: E402
-from src.inference.deploy_config import ExportConfig, PredictConfig  # noqa: E402
 from src.tasks.classification_examples import ClassifierConfig  # noqa: E402
 from src.tasks.embedding_pairs import EmbeddingsConfig  # noqa: E402
 from src.tasks.example_files import ExampleFilesConfig  # noqa: E402
@@ -41,6 +40,7 @@ HEAD = """# Configuration
 Every key may stand in a command's yaml and on its command line, which wins: `--key value`, in sections with dots
 (`--optimizer_cfg.Lamb.learning_rate 0.001`). `--help` prints a command's keys with its own defaults, which may
 differ from this page, allowed values, and what 0 and auto stand for. No default here: empty, or decided by the command.
+A slash divides those of pre-training and of fine-tuning. [export.md](export.md) has the keys of export and prediction.
 
 `python docs/write_configuration.py` writes this page from the help texts, up to their first `;`.
 """
@@ -65,10 +65,8 @@ TABLES: dict[str, tuple[type[Config], ...]] = {
     "`src.train_vocabulary`, `src.create_pretraining_data`": (CorpusConfig,),
     "`src.train_vocabulary`": (TrainVocabularyConfig,),
     "`src.create_pretraining_data`": (CreateDataConfig,),
-    "`model_utils.convert_ckpt`": (ConvertConfig,),
-    "`export.py`": (ExportConfig,),
-    "`predict.py`": (PredictConfig,),
 }
+OPTIMIZER = "AdamWeightDecay"  # the one whose defaults are shown
 
 
 NOT_SET = "Not set: the value of the preset or of the weights."
@@ -83,9 +81,22 @@ def meanings(kinds: tuple[type[Config], ...]) -> Meanings:
         for key, field in kind.model_fields.items():
             if key not in inherited and not is_section(field):
                 meaning = (field.description or "").split("; ")[0]
-                default = "" if field.default in ("", (), None) else show(field.default)
-                found[key] = (default.replace("|", r"\|"), meaning.replace("|", r"\|"))
+                values = [show_default(value) for value in defaults_of(kind, key)]
+                found[key] = (" / ".join(dict.fromkeys(values)).replace("|", r"\|"), meaning.replace("|", r"\|"))
     return found
+
+
+def defaults_of(kind: type[Config], key: str) -> list[Any]:
+    """Return the default of a key; where pre-training and fine-tuning share the class, that of each."""
+    if issubclass(AdamConfig, kind) or issubclass(DecayedAdamConfig, kind):
+        return [getattr(getattr(run.optimizer_cfg, OPTIMIZER), key) for run in (PretrainConfig(), ClassifierConfig())]
+    kinds = (PretrainConfig, ClassifierConfig) if kind is TrainingConfig else (kind,)
+    return [kind.model_fields[key].default for kind in kinds]
+
+
+def show_default(value: Any) -> str:
+    """Return a default for the table; "" if it is empty."""
+    return "" if value in ("", (), None) else show(value)
 
 
 def table(head: str, rows: Iterable[str]) -> str:
@@ -102,7 +113,7 @@ def page() -> str:
             defaults[key, meaning].append(default)
     head = "key|default|meaning"
     shared = [
-        f"`{key}`|{', '.join(dict.fromkeys(filter(None, values)))}|{meaning}"
+        f"`{key}`|{' or '.join(value or 'empty' for value in dict.fromkeys(values)) if any(values) else ''}|{meaning}"
         for (key, meaning), values in sorted(defaults.items())
         if len(values) > 1
     ]
