@@ -1,5 +1,7 @@
 """Which evaluation is the best, and when there have been enough."""
 
+import math
+
 from src.training.evaluation import Selection
 from src.training.loop_state import Best
 
@@ -21,3 +23,10 @@ def test_patience_counts_evaluations_since_the_best_one() -> None:
         over.append(selection.is_out_of_patience(best))
     assert over == [False, False, True, False]
     assert not Selection("f1").is_out_of_patience(Best(1, {"f1": 0.5}, worse_since=9))
+
+
+def test_a_metric_that_is_not_finite_is_not_kept() -> None:
+    """A checkpoint's JSON cannot hold it."""
+    best = Best()
+    assert Selection("f1").update(best, 3, {"f1": 0.5, "loss": math.nan, "recall": math.inf})
+    assert best == Best(3, {"f1": 0.5})

@@ -101,7 +101,7 @@ def write_checkpoint(path: Path, values: Mapping[str, Tensor], loop_state: dict[
 
     The file is renamed to `path` after it is complete, on disk, and verified against its checksum.
     """
-    text_entry = {LOOP_STATE: json.dumps(loop_state)}
+    text_entry = {LOOP_STATE: json.dumps(loop_state, allow_nan=False)}
     entries = [{"name": name, "data": value} for name, value in values.items()]
 
     def write(temporary: Path) -> None:

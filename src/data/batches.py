@@ -77,7 +77,9 @@ class Loading:
         Training cycles through the rows, as google's code does: rows that fill no batch at the end of an epoch come
         first in the next one.
         """
-        return 0 if self.evaluation else epoch * self.batch_count(rows) * self.rows_at_once % rows
+        if self.evaluation:
+            return 0
+        return (epoch * self.batch_count(rows) * self.rows_at_once) % rows
 
     def random(self, epoch: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, epoch])

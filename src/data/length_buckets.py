@@ -67,5 +67,5 @@ def graded_widths(lengths: np.ndarray, shortest: int, longest: int) -> np.ndarra
     48, 56, 64, 80, ...
     """
     lengths = np.maximum(lengths, shortest)
-    steps = np.maximum(WIDTH_STEP, 2 ** np.ceil(np.log2(lengths)).astype(int) // 8)
+    steps = np.maximum(WIDTH_STEP, (2 ** np.ceil(np.log2(lengths)).astype(int)) // 8)
     return np.minimum(-(-lengths // steps) * steps, longest)

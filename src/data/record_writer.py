@@ -187,6 +187,7 @@ class RecordWriter(contextlib.AbstractContextManager):
     def _finish(self) -> None:
         if self.rows < len(self._files):
             raise DataError(f"{self.path}: {self.rows} examples cannot fill {len(self._files)} files (output_file_num)")
+        # Without file_num all files but the last were committed when they were full.
         for record_file in self._files if self.file_num else self._files[-1:]:
             record_file.commit()
         is_only = len(self._files) == 1

@@ -153,7 +153,7 @@ def _decode_integers(blobs: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError("a row has fewer bytes than values")
     bitmaps = b"".join(blob[4:start] for blob, start in zip(blobs, data_starts, strict=True))
     data = b"".join(blob[start:] for blob, start in zip(blobs, data_starts, strict=True))
-    logarithms = (np.frombuffer(bitmaps, np.uint8)[:, None] >> _BITS & 3).ravel()
+    logarithms = ((np.frombuffer(bitmaps, np.uint8)[:, None] >> _BITS) & 3).ravel()
     padding = 4 * bitmap_sizes - counts  # logarithms, at most 3, that fill a row's last byte
     is_value = np.ones(len(logarithms), bool)
     ends = np.cumsum(4 * bitmap_sizes)

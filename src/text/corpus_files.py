@@ -31,8 +31,8 @@ def expand_glob(pattern: str) -> list[TextFile]:
     A folder stands for all files below it, except hidden ones; links to folders are followed.
 
     Raises:
-        DataError: an item of the list matches no file, a device or pipe, a file whose name is not UTF-8 or a folder
-            that cannot be read; or all files are empty.
+        DataError: an item of the list matches no file, a device or pipe, a link to nothing, a file whose name is not
+            UTF-8 or a folder that cannot be read; or all files are empty.
     """
     if not pattern.replace(",", "").strip():
         raise DataError("the pattern of input files is empty; give a path or a glob pattern in quotes")
@@ -63,9 +63,14 @@ def _order(file: TextFile) -> tuple[bool, PurePath]:
 
 def corpus_bytes(paths: Iterable[TextFile], text_key: str) -> int:
     """Return about how many bytes of text the files hold."""
-    tables = [path for path in paths if isinstance(path, Path) and is_arrow(path)]
-    texts = [path for path in paths if path not in tables]
-    return estimate_text_bytes(texts) + sum(text_bytes(path, text_key) for path in tables)
+    texts = []
+    table_bytes = 0
+    for path in paths:
+        if isinstance(path, Path) and is_arrow(path):
+            table_bytes += text_bytes(path, text_key)
+        else:
+            texts.append(path)
+    return estimate_text_bytes(texts) + table_bytes
 
 
 def _match(pattern: str) -> list[Path]:
@@ -78,7 +83,9 @@ def _match(pattern: str) -> list[Path]:
     for path in map(Path, names):
         if path.is_dir():
             files += _files_below(path)
-        elif path.exists() and not path.is_file():
+        elif not path.exists():
+            raise DataError(f"{path} is a link that leads to no file: correct or remove it")
+        elif not path.is_file():
             raise DataError(f"{path} is a device or a pipe, which cannot be read twice; write the text to a file")
         else:
             files.append(path)

@@ -106,7 +106,7 @@ def mark_best(folder: Path, step: int, metrics: dict[str, float]) -> None:
 
 
 def restore(cell: nn.Cell, contents: Checkpoint) -> None:
-    """Set every parameter of `cell` exactly as saved; CheckpointError where a name, shape or type differs."""
+    """Set every parameter of `cell` as saved, cast to its type; raise CheckpointError if a name or shape differs."""
     parameters = state_of(cell)
     missing = sorted(parameters.keys() - contents.values.keys())
     unexpected = sorted(contents.values.keys() - parameters)

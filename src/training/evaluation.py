@@ -25,7 +25,7 @@ class Selection:
         """Return whether an evaluation is better than the best one so far, which it then replaces."""
         if metrics[self.metric] > best.metrics.get(self.metric, -math.inf):
             best.step = step
-            best.metrics = metrics
+            best.metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
             best.worse_since = 0
             return True
         best.worse_since += 1

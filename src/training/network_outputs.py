@@ -43,6 +43,9 @@ class OutputTable:
     ignored: Collection[str] = ()
     values: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._starts = np.cumsum(self.lengths) - self.lengths  # of the rows among all tokens
+
     def put(self, rows: np.ndarray, outputs: Any) -> None:
         """Store the outputs of a batch of rows (B,); -1 marks a row that only fills the batch."""
         real = rows >= 0
@@ -78,9 +81,8 @@ class OutputTable:
     def token_indices(self, rows: np.ndarray) -> np.ndarray:
         """Return the indices of all tokens of these rows in a per-token output."""
         counts = self.lengths[rows]
-        starts = (np.cumsum(self.lengths) - self.lengths)[rows]  # of the rows among all tokens
         starts_in_result = np.cumsum(counts) - counts
-        return np.repeat(starts - starts_in_result, counts) + np.arange(counts.sum())
+        return np.repeat(self._starts[rows] - starts_in_result, counts) + np.arange(counts.sum())
 
 
 def predict_rows(

@@ -83,7 +83,9 @@ class Phases:
     def micro_batches_before(self, step: int) -> int:
         """Return the index of the next micro-batch after `step` updates, from the start of its source's epoch 0.
 
-        After a change of the batch size, an update begins at a multiple of its rows: rows are skipped, never repeated.
+        Replays the phases: each continues its source where the last phase with this source ended. After a change of
+        the batch size an update begins at a multiple of its rows: rows are skipped, never repeated. A source that is
+        not shuffled is one endless epoch.
         """
         rows_read: dict[str, tuple[int, int]] = {}  # source -> (complete epochs, rows of the next one)
         batch_index = 0
@@ -92,10 +94,10 @@ class Phases:
             batches_per_epoch = phase.data.batches_per_epoch
             epoch, epoch_rows = rows_read.get(phase.source, (0, 0))
             update_rows = batch_rows * phase.accumulation_steps
-            first = -(-epoch_rows // update_rows) * phase.accumulation_steps
+            start_index = -(-epoch_rows // update_rows) * phase.accumulation_steps
             if phase.shuffled:  # smaller batches may have left fewer rows than one batch of this phase
-                first = epoch * batches_per_epoch + min(first, batches_per_epoch)
-            batch_index = first + (end - start) * phase.accumulation_steps
+                start_index = epoch * batches_per_epoch + min(start_index, batches_per_epoch)
+            batch_index = start_index + (end - start) * phase.accumulation_steps
             epoch, batch = divmod(batch_index, batches_per_epoch) if phase.shuffled else (0, batch_index)
             rows_read[phase.source] = epoch, batch * batch_rows
         return batch_index

@@ -64,7 +64,7 @@ class Recorder:
     def restart_speed(self) -> None:
         """Forget the speed so far, as where a phase begins."""
         self.recent = Speed()
-        self.since_start = Speed()
+        self.since_phase_start = Speed()
 
     def measure_device(self) -> None:
         """Measure the speed that utilisation is a share of."""
@@ -101,7 +101,7 @@ class Recorder:
         if self.log:
             self.log.advance(update.step)
         if seconds is not None:
-            for speed in (self.recent, self.since_start):
+            for speed in (self.recent, self.since_phase_start):
                 speed.add(update.examples, update.tokens, update.flops, seconds)
 
     def record(self, state: LoopState, step: int, evaluation: Mapping[str, float] | None = None) -> None:
@@ -111,7 +111,7 @@ class Recorder:
         self.recent = Speed()
         if not self.log:
             return
-        rate = self.since_start.per_second(self.since_start.updates)
+        rate = self.since_phase_start.per_second(self.since_phase_start.updates)
         rank_count = self.folder.ranks.size
         record = {
             "step": step,

@@ -78,7 +78,8 @@ class Trackers(AbstractContextManager[Any]):
                 try:
                     self.runs[name] = start_run(name, folder.resolve(), flatten(config), ids.get(name))
                 finally:
-                    signal.signal(signal.SIGINT, handler)  # swanlab's own finishes its run too early
+                    if signal.getsignal(signal.SIGINT) != signal.SIG_DFL:  # no stop was asked for meanwhile
+                        signal.signal(signal.SIGINT, handler)  # swanlab's own finishes its run too early
                 write_json(file, ids | {name: self.runs[name].id})
 
     @contextmanager

@@ -55,7 +55,8 @@ class TrainStep(nn.Cell):
     Args:
         network: construct(*inputs(batch), dropout_key) -> (loss, ...), scalars that are weighted sums; see
             TrainingNetwork. Of a JointNetwork an update trains one task, and has a graph for it.
-        accumulate: whether an update may have more than one micro-batch, or any number of them.
+        accumulate: True: an update adds up the gradients of any number of micro-batches; False: it has one, and takes
+            no memory for sums.
         clip_norm: global norm to which gradients are clipped before the update (google's 1.0); 0 switches it off.
         ranks: processes that train together; gradients and metrics are added up over them once per update.
         seed: of the dropout masks of all ranks, which differ.

@@ -103,16 +103,17 @@ class Trainer:
                 if step - self.synced_step >= self.updates_per_sync or self.state.evaluating:
                     self.sync_ranks()
                 evaluates = self.evaluation_due(step)
-                saves = self.is_over or self.checkpoints.due(step)  # asked once: what is saved must have been read
-                if evaluates or saves or self.stop_signal or self.reading_due(step):
+                save_due = self.is_over or self.checkpoints.due(step)  # asked once: what is saved must have been read
+                if evaluates or save_due or self.stop_signal or self.reading_due(step):
                     self.read()
                 if evaluates:
                     self.evaluate(step)
                     self.sync_ranks()
-                elif self.state.evaluating:  # it was interrupted, and eval_steps has changed since
+                elif self.state.evaluating:  # resumed in an evaluation that the new eval_steps does not ask for
                     self.state.evaluating = False
                     self.record_if_due(step)
-                if saves or self.is_over or self.stop_signal or self.state.best.step == step:
+                is_new_best = self.state.best.step == step
+                if save_due or is_new_best or self.is_over or self.stop_signal:  # an evaluation may have ended the run
                     self.save()
                 if self.stop_signal and not self.is_over:
                     self.stop()
