@@ -130,7 +130,7 @@ def _memory_advice(config: Config | None) -> str:
 def check_not_home(path: Path, key: str) -> None:
     """Raise ConfigError for a path that begins with ~: bash does not expand it in --key=~/NAME."""
     if path.parts[:1] == ("~",):
-        raise ConfigError(f"{key} is {path}, but only the shell expands ~: give the full path")
+        raise ConfigError(key=key, value=str(path), problem="only the shell expands ~", hint="give the full path")
 
 
 def check_output_folder(folder: Path, key: str) -> None:
@@ -139,5 +139,5 @@ def check_output_folder(folder: Path, key: str) -> None:
     try:
         check_writable(folder)
     except OSError as error:
-        reason = f"{error.filename}: {error.strerror}"
-        raise ConfigError(f"{key} is {folder}, but nothing can be written there: {reason}") from error
+        problem = f"nothing can be written there: {error.filename}: {error.strerror}"
+        raise ConfigError(key=key, value=str(folder), problem=problem) from error

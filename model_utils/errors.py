@@ -26,27 +26,38 @@ def bounded(sentence: str) -> str:
 
 
 class ConfigError(UserError, ValueError):
-    """Configuration key that is unknown, or whose value has a wrong type, is out of range or contradicts another.
+    """Configuration key that is missing or unknown, or whose value is not allowed or contradicts another.
+
+    The sentence follows from what is given, and ends in "; HINT" if there is a hint:
+
+        expected          KEY is VALUE, allowed is EXPECTED
+        problem           KEY is VALUE, but PROBLEM
+        an empty value    KEY is missing
+        no value          KEY is not a key
 
     Args:
-        sentence: the message; "": it is made of the others.
-        key: the key, with dots for sections.
+        text: the whole sentence, where no form fits, as for a file or several keys; "": it is made of the others.
+        key: the key to change, without "--" and with dots for sections, or a phrase for what it names.
         value: the value found.
-        expected: the values that are allowed; "": the key does not exist.
-        hint: what to do.
+        expected: the values that are allowed.
+        problem: a clause that says why the value cannot be used, such as "the model's task is regression".
+        hint: what to do, such as "set it above 0".
     """
 
     def __init__(
-        self, sentence: str = "", *, key: str = "", value: Any = None, expected: str = "", hint: str = ""
+        self, text: str = "", *, key: str = "", value: Any = None, expected: str = "", problem: str = "", hint: str = ""
     ) -> None:
-        if not sentence:
-            found = str(value).lower() if isinstance(value, bool) else shorten(value)
-            sentence = f"{key} is {found}, allowed is {expected}" if expected else f"{key} is not a key"
-            sentence += f"; {hint}" if hint else ""
-        super().__init__(sentence)
+        if not text:
+            text = f"{key} is not a key" if value is None else f"{key} is missing"
+            if expected or problem:
+                found = str(value).lower() if isinstance(value, bool) else shorten(value)
+                text = f"{key} is {found}, " + (f"allowed is {expected}" if expected else f"but {problem}")
+            text += f"; {hint}" if hint else ""
+        super().__init__(text)
         self.key = key
         self.value = value
         self.expected = expected
+        self.problem = problem
         self.hint = hint
 
     def at(self, place: str) -> Self:
@@ -79,7 +90,7 @@ def key_path(steps: Sequence[str | int]) -> str:
 LONGEST_ITEM = 200  # characters
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel = 2
-_SHORT.maxstring = 80
+_SHORT.maxstring = LONGEST_ITEM  # most paths
 _SHORT.maxother = 80
 
 
@@ -101,4 +112,4 @@ def first_line(error: Exception) -> str:
 
 def shorten(value: Any) -> str:
     """Return the repr of a value, shortened for error messages: a wrong value can be of any size and depth."""
-    return _SHORT.repr(value)
+    return _SHORT.repr(list(value) if isinstance(value, tuple) else value)

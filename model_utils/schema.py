@@ -111,19 +111,24 @@ class Config(pydantic.BaseModel):
             while value != field.default and needs:
                 name, needed = needs
                 if getattr(self, name) != needed:
-                    found = f"{name} is {show(getattr(self, name))}"
-                    hint = f"set {name} to {show(needed)}, or leave {key} out"
-                    raise ConfigError(key=key, value=value, expected=f"{show(field.default)} while {found}", hint=hint)
+                    expected = f"{show(field.default)} while {name} is {show(getattr(self, name))}"
+                    raise self.error_of(
+                        key, expected=expected, hint=f"set {name} to {show(needed)}, or leave {key} out"
+                    )
                 needs = rules_of(type(self).model_fields[name]).needs
 
     def check_required(self) -> None:
         """Raise ConfigError if a required key is empty."""
         for key, field in type(self).model_fields.items():
             if rules_of(field).required and getattr(self, key) == "":
-                raise ConfigError(f"--{key} is needed: {field.description}", key=key)
+                raise self.error_of(key, hint=f"it means: {field.description}")
 
     def check_together(self) -> None:
         """Check keys against each other; derived classes raise ConfigError."""
+
+    def error_of(self, key: str, problem: str = "", **more: str) -> ConfigError:
+        """Return the error about the value of a key; `more` are `expected` or `hint` of ConfigError."""
+        return ConfigError(key=key, value=getattr(self, key), problem=problem, **more)
 
     def derive(self, key: str, value: int) -> None:
         """Set a key that is 0 to a value derived from others; for check_together()."""
@@ -276,9 +281,9 @@ def _check_used(config: Config, flags: Mapping[str, Any], prefix: str = "") -> N
             continue
         rules = rules_of(field)
         if rules.needs and getattr(config, rules.needs[0]) != rules.needs[1]:
-            flag = f"--{prefix}{key}.{next(iter(value))}"
-            needed = f"--{prefix}{rules.needs[0]} {show(rules.needs[1])}"
-            raise ConfigError(f"{COMMAND_LINE}: {flag} has an effect only with {needed}", key=flag, hint=needed)
+            name, found = next(iter(value.items()))
+            problem = f"it has an effect only with {prefix}{rules.needs[0]} {show(rules.needs[1])}"
+            raise ConfigError(key=f"{prefix}{key}.{name}", value=found, problem=problem).at(COMMAND_LINE)
         _check_used(getattr(config, key), value, f"{prefix}{key}.")
 
 

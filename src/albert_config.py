@@ -102,21 +102,15 @@ class AlbertConfig(Config):
 
     def check_together(self) -> None:
         if self.hidden_size % self.num_attention_heads:
-            raise ConfigError(
-                f"hidden_size is {self.hidden_size} and num_attention_heads is {self.num_attention_heads}: "
-                "the heads must divide the size"
-            )
+            expected = f"a multiple of num_attention_heads ({self.num_attention_heads})"
+            raise self.error_of("hidden_size", expected=expected)
         most_groups = 1 if self.share_parameters == "none" else self.num_hidden_layers
         if self.num_hidden_groups > most_groups:
-            raise ConfigError(
-                f"num_hidden_groups is {self.num_hidden_groups}, allowed are 1 to {most_groups} with num_hidden_layers "
-                f"{self.num_hidden_layers} and share_parameters {self.share_parameters}"
-            )
+            others = f"num_hidden_layers {self.num_hidden_layers} and share_parameters {self.share_parameters}"
+            raise self.error_of("num_hidden_groups", expected=f"1 to {most_groups} with {others}")
         if not self.embedding_projection and self.embedding_size != self.hidden_size:
-            raise ConfigError(
-                f"embedding_size is {self.embedding_size} and hidden_size is {self.hidden_size}, which must be equal "
-                "while embedding_projection is false"
-            )
+            expected = f"hidden_size ({self.hidden_size}) while embedding_projection is false"
+            raise self.error_of("embedding_size", expected=expected)
 
     @property
     def is_bert(self) -> bool:
@@ -298,10 +292,9 @@ def resolve_albert_config(
     model_vocab_size = changes.get("vocab_size", base.vocab_size if file else vocab_size)
     if model_vocab_size != vocab_size:
         source = "albert_cfg.vocab_size" if "vocab_size" in changes else f"vocab_size in {file}"
-        raise ConfigError(
-            f"{source} is {model_vocab_size}, but the vocabulary of the data has {vocab_size} tokens: "
-            "make the data with the vocabulary that the model was trained with"
-        )
+        problem = f"the vocabulary of the data has {vocab_size} tokens"
+        hint = "make the data with the vocabulary that the model was trained with"
+        raise ConfigError(key=source, value=model_vocab_size, problem=problem, hint=hint)
     if changes.get("initializer_range") == AUTO:
         changes["initializer_range"] = fitted_initializer_range(changes.get("hidden_size", base.hidden_size))
     try:

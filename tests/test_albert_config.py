@@ -81,7 +81,7 @@ def test_an_architecture_reads_back_identical_but_for_what_belongs_to_the_run(tm
         ({"ln_type": "preln"}, "ln_type is 'preln', only 'postln'"),
         ({"layers_to_keep": [0, 1]}, "layers_to_keep is [0, 1], only []"),
         ({"hidden_size": "24x"}, "hidden_size is '24x', allowed is a whole number"),
-        ({"hidden_size": 25}, "the heads must divide the size"),
+        ({"hidden_size": 25}, "hidden_size is 25, allowed is a multiple of num_attention_heads (3)"),
         ({"hidden_act": "swish"}, "hidden_act is 'swish', allowed is one of gelu_new, gelu, relu"),
     ],
 )

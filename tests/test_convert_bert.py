@@ -138,8 +138,9 @@ def test_a_bert_whose_file_does_not_say_so_is_named(tmp_path: Path) -> None:
 
 
 def test_forms_that_do_not_exist_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"embedding_size is 16.*hidden_size is 32"):
+    with pytest.raises(ConfigError, match=r"hidden_size \(32\)") as error:
         ARCHITECTURE.replace(embedding_projection=False)
+    assert (error.value.key, error.value.value) == ("embedding_size", 16)
     shared = ARCHITECTURE.replace(embedding_size=32, embedding_projection=False)
     ours = make_folder(tmp_path / "ours", "classification", shared, classifier_hidden_size=0)
     with pytest.raises(CheckpointError, match="embedding_projection"):

@@ -85,7 +85,7 @@ def test_other_facts_are_another_set(tmp_path: Path, task: str, facts: dict) -> 
 
 def test_a_folder_that_takes_no_files_is_named_before_the_work(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"feature_dir is .*file, but nothing can be written there: "):
+    with pytest.raises(ConfigError, match=r"feature_dir is .*file', but nothing can be written there: "):
         cached_features(tmp_path / "file", "toy", {}, lambda: pytest.fail("features were made"))
 
 

@@ -324,8 +324,8 @@ REFUSED = [
     ({"a/b": {}}, {}, r"the name of a task in tasks is 'a/b', allowed is up to 64 letters"),
     ({"films": 3}, {}, r"tasks is .*, allowed is a mapping of names to mappings of keys"),
     ({}, {"do_train": False}, r"do_train is false, but run_multitask.py only trains"),
-    ({}, {"search": "{epoch_num: [1, 2]}"}, r"search is .*, which has no effect: several tasks are trained together"),
-    ({}, {"teacher": "t"}, r"teacher is t, which has no effect: several tasks"),
+    ({}, {"search": "{epoch_num: [1, 2]}"}, r"search is .*, but it has no effect: several tasks are trained together"),
+    ({}, {"teacher": "t"}, r"teacher is 't', but it has no effect: several tasks"),
     ({}, {"train_data_file_path": "t.mindrecord"}, r"train_data_file_path is .*: each task has its own"),
     ({}, {"alpha": 2}, r"alpha is '2', allowed is a number at least 0"),
 ]

@@ -316,8 +316,9 @@ def test_cluener_as_published(tmp_path: Path) -> None:
     assert [(one.words, one.tags) for one in task.read("test")] == [(tuple("四川敦煌学"), None)]
     assert task.read("train")[0].tags == ("B-PER", "I-PER", "I-PER", "O", "B-LOC", "I-LOC")
     assert not task.task_info.words_are_characters  # texts are split by split_words, as raw text in prediction
-    with pytest.raises(ConfigError, match="tag_column is ner, which has no effect"):
+    with pytest.raises(ConfigError, match="it has no effect") as error:
         ner_task(tmp_path, tag_column="ner")
+    assert (error.value.key, error.value.value) == ("tag_column", "ner")
 
 
 def test_texts_are_split_as_the_words_of_training_are(tmp_path: Path) -> None:

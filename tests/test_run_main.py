@@ -40,7 +40,7 @@ NEEDED = ("--data_dir=x", "--save_checkpoint_path=y")
     [
         ("print(config.seed)", (*NEEDED, "--seed=5"), 0, ""),
         ("return 3", NEEDED, 3, ""),
-        ("pass", ("--save_checkpoint_path=y",), 2, "error: --data_dir is needed: the folder with the examples"),
+        ("pass", ("--save_checkpoint_path=y",), 2, "error: data_dir is missing; give the folder with the examples"),
         ("pass", (*NEEDED, "--sed=1"), 2, "error: command line: --sed is not a key; did you mean --seed?"),
         ("raise DataError('no text in x')", NEEDED, 2, "error: no text in x"),
         ("raise DeviceError('no GPU')", NEEDED, 2, "error: no GPU"),
@@ -189,8 +189,9 @@ def test_under_nohup_a_run_goes_on() -> None:
 
 def test_a_tilde_that_no_shell_has_replaced_makes_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="output is ~/runs, "):
+    with pytest.raises(ConfigError, match="only the shell expands ~") as error:
         check_output_folder(Path("~/runs"), "output")
+    assert (error.value.key, error.value.value) == ("output", "~/runs")
     assert not list(tmp_path.iterdir())
 
 

@@ -101,7 +101,7 @@ class StatesTeacher:
         """
         folder = self.model.loaded.path.parent
         if self.model.tokenizer is None:
-            raise ConfigError(f"the teacher {folder} has no vocabulary beside its weights")
+            raise ConfigError(key="teacher", value=str(folder), problem="it has no vocabulary beside its weights")
         data.check_vocabulary(vocabulary_facts(self.model.tokenizer), folder, vocabulary_facts(tokenizer))
         data.check_fits(self.model.architecture)
 
@@ -123,7 +123,7 @@ class AlbertForDistillation(AlbertForPreTraining):
 
     def __init__(self, config: AlbertConfig, teacher: StatesTeacher, teacher_loss_weight: float, seed: int = 0) -> None:
         if config.recompute:
-            raise ConfigError("albert_cfg.recompute is true, which a run with a teacher does not support")
+            raise ConfigError(key="albert_cfg.recompute", value=True, problem="runs with a teacher do not support it")
         super().__init__(config, seed)
         self.teach(teacher, teacher_loss_weight)
         self.matched_layers = teacher.matched_student_layers

@@ -87,9 +87,8 @@ def _vocab_size(config: Any, data: PretrainingData, tokenizer: FullTokenizer | N
         return config.albert_cfg.vocab_size
     if file:
         return AlbertConfig.from_json(file).vocab_size
-    raise ConfigError(
-        f"{data.data_dir}: google's TFRecord files do not name their vocabulary: set albert_cfg.vocab_size"
-    )
+    hint = f"set it, because google's TFRecord files in {data.data_dir} do not name their vocabulary"
+    raise ConfigError(key="albert_cfg.vocab_size", value=0, hint=hint)
 
 
 def initialise(network: AlbertForPreTraining, data: PretrainingData, weights: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from model_utils.command_line import COMMAND_LINE
 from model_utils.config import EPOCHS, MICRO_BATCHES, ROWS, UPDATES
 from model_utils.errors import ConfigError
 from model_utils.schema import ANY, SAME_PLACE, Config, option, sections
@@ -80,14 +81,15 @@ class PretrainConfig(TrainingConfig):
 
     def check_flags(self, flags: Mapping[str, Any]) -> None:
         settings = flags.get("optimizer_cfg", {}).get(self.optimizer_settings()["name"], {})
-        for key in (flags.keys() | settings.keys()) & PhaseConfig.model_fields.keys():
+        values = {**settings, **flags}
+        for key in values.keys() & PhaseConfig.model_fields.keys():
             if self.every_phase_has(key):
-                raise ConfigError(f"command line: {key} means nothing here, since each of the phases has its own")
+                raise ConfigError(key=key, value=values[key], problem="each of the phases has its own").at(COMMAND_LINE)
 
     def check_required(self) -> None:
         super().check_required()
         if not (self.data_dir or self.every_phase_has("data_dir")):
-            raise ConfigError("--data_dir is needed: the folder with the examples")
+            raise self.error_of("data_dir", hint="give the folder with the examples")
 
     def every_phase_has(self, key: str) -> bool:
         """Return True if there are phases and all of them set this key."""
@@ -119,12 +121,11 @@ class PretrainConfig(TrainingConfig):
             shares = " + ".join(f"{phase.share:g}" for phase in self.phases)
             raise ConfigError(f"phases have the shares {shares} = {total:g} of the run, allowed is a sum of 1")
         if self.phases and self.train_steps <= 0:
-            raise ConfigError(f"train_steps is {self.train_steps}, but phases are shares of it: set it above 0")
+            raise self.error_of("train_steps", "phases are shares of it", hint="set it above 0")
         if self.eval_steps and not self.eval_data_dir:
-            raise ConfigError(f"eval_steps is {self.eval_steps}, but eval_data_dir names no examples to evaluate on")
-        if not self.eval_steps and (self.eval_data_dir or self.eval_batches):
-            key = "eval_data_dir" if self.eval_data_dir else "eval_batches"
-            raise ConfigError(f"{key} is {getattr(self, key)}, which means nothing while eval_steps is 0")
+            raise self.error_of("eval_steps", "eval_data_dir names no examples to evaluate on")
+        if not self.eval_steps:
+            self.refuse(["eval_data_dir", "eval_batches"], "eval_steps is 0")
 
 
 class PretrainEvalConfig(ArchitectureConfig):

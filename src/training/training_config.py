@@ -53,9 +53,9 @@ class AdamConfig(Config):
         if self.end_learning_rate > self.learning_rate:
             rate = self.learning_rate
             expected = f"at most learning_rate ({rate:g})" if rate else "0 while learning_rate is 0"
-            raise ConfigError(key="end_learning_rate", value=self.end_learning_rate, expected=expected)
+            raise self.error_of("end_learning_rate", expected=expected)
         if self.schedule == "constant" and self.end_learning_rate:
-            raise ConfigError(f"end_learning_rate is {self.end_learning_rate:g}, allowed is 0 for a constant schedule")
+            raise self.error_of("end_learning_rate", expected="0 for a constant schedule")
 
 
 class DecayedAdamConfig(AdamConfig):
@@ -182,11 +182,9 @@ class TrainingConfig(ArchitectureConfig):
     def refuse(self, keys: Sequence[str], reason: str) -> None:
         """Raise ConfigError if one of the keys is not at its default, because for this reason it has no effect."""
         for key in keys:
-            value = getattr(self, key)
             default = type(self).model_fields[key].default
-            if value != default:
-                found = f"{key} is {show(value)}, which has no effect"
-                raise ConfigError(f"{found}: {reason}; leave {key} at {show(default)}")
+            if getattr(self, key) != default:
+                raise self.error_of(key, f"it has no effect: {reason}", hint=f"leave {key} at {show(default)}")
 
     def optimizer_settings(self) -> dict[str, Any]:
         """Return the chosen optimizer's `name` and settings, with warmup_ratio; Adam's weight_decay is 0."""
@@ -221,17 +219,16 @@ class TrainingConfig(ArchitectureConfig):
         epochs = getattr(self, self.epochs_key)
         are_chosen = self.epochs_key in self.model_fields_set and "train_steps" not in self.model_fields_set
         if self.train_steps > 0 and (are_chosen or epochs != type(self).model_fields[self.epochs_key].default):
-            found = f"{self.epochs_key} is {epochs}, which means nothing while train_steps is {self.train_steps}"
-            raise ConfigError(f"{found}: also set train_steps to 0")
+            problem = f"it has no effect while train_steps is {self.train_steps}"
+            raise self.error_of(self.epochs_key, problem, hint="also set train_steps to 0")
         if not self.teacher:
             self.refuse(["teacher_loss_weight"], "no teacher is named")
         settings = self.optimizer_settings()
         if self.warmup_ratio and settings["warmup_steps"]:
             steps = f"optimizer_cfg.{settings['name']}.warmup_steps is {settings['warmup_steps']}"
-            raise ConfigError(f"warmup_ratio is {self.warmup_ratio:g} and {steps}: one of them must be 0")
+            raise self.error_of("warmup_ratio", steps, hint="set one of them to 0")
         if self.enable_lossscale and self.loss_scale_value < self.min_loss_scale:
-            expected = f"at least min_loss_scale ({self.min_loss_scale:g})"
-            raise ConfigError(f"loss_scale_value is {self.loss_scale_value:g}, allowed is {expected}")
+            raise self.error_of("loss_scale_value", expected=f"at least min_loss_scale ({self.min_loss_scale:g})")
 
 
 def divide_batch(global_batch_size: int, batch_size: int, devices: int, accumulation_steps: int) -> tuple[int, int]:
