@@ -129,8 +129,8 @@ def test_texts_may_have_the_names_of_their_columns_in_training(
         {"error": "head is missing; the record has body, title"},
     ]
     for columns, sentence in (
-        (("", "head"), "text_b_column is head, .* embeddings have text_a"),
-        (("body", "head"), "text_b_column is head"),
+        (("", "head"), "text_b_column is 'head', .* embeddings have text_a"),
+        (("body", "head"), "text_b_column is 'head'"),
     ):
         with pytest.raises(ConfigError, match=sentence):
             ModelFolder.load(folder).predictor(embeddings=True, text_columns=columns)

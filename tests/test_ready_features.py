@@ -103,8 +103,9 @@ def test_a_schema_names_the_columns(tmp_path):
 
 def test_ready_features_may_hold_the_share_that_is_evaluated(data: Path, tmp_path: Path) -> None:
     config = config_of(data, tmp_path, data_dir="", train_file=data / "train.tsv", train_data_file_path="a.mindrecord")
-    with pytest.raises(ConfigError, match="give a dev_file"):
+    with pytest.raises(ConfigError, match="development share of train_file") as error:
         CustomExamples(config)
+    assert (error.value.key, error.value.value) == ("dev_file", "")
 
 
 def test_ready_features_are_those_of_this_model(data: Path, run: Path, tmp_path: Path) -> None:

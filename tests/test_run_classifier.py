@@ -384,8 +384,9 @@ def test_weights_say_that_the_task_is_a_regression(data: Path, tmp_path: Path) -
     task = ClassifierTask(config, find_tokenizer(config), head_of("regression"))
     assert task.regression and task.task_info.task == "regression" and task.method == "spearman_correlation"
     assert not ClassifierTask(config, find_tokenizer(config), head_of("classification", "bad", "good")).regression
-    with pytest.raises(ConfigError, match="num_class above 1 and label_list have no effect"):
+    with pytest.raises(ConfigError, match="allowed is 0 or 1 for a regression") as error:
         ClassifierTask(config.replace(num_class=2), find_tokenizer(config), head_of("regression"))
+    assert (error.value.key, error.value.value) == ("num_class", 2)
 
 
 @pytest.mark.parametrize(
@@ -393,16 +394,19 @@ def test_weights_say_that_the_task_is_a_regression(data: Path, tmp_path: Path) -
     [
         ({"max_seq_length": 64}, "max_seq_length is 64, but the model has max_position_embeddings"),
         ({"num_class": 3}, "num_class is 3, but there are 2 labels"),
-        ({"num_class": 1, "label_list": "bad,good"}, "label_list have no effect: the task is a regression"),
-        ({"task_name": "sts-b", "num_class": 5}, "num_class above 1 and label_list have no effect"),
-        ({"seed": 2**32 - 1, "num_seeds": 2}, "seed is 4294967295 and num_seeds is 2"),
+        (
+            {"num_class": 1, "label_list": "bad,good"},
+            "label_list is .* no effect: the task is a regression",
+        ),
+        ({"task_name": "sts-b", "num_class": 5}, "num_class is 5, allowed is 0 or 1"),
+        ({"seed": 2**32 - 1, "num_seeds": 2}, "seed is 4294967295, allowed is at most 4294967294 with num_seeds 2"),
         ({"do_train": False, "load_finetune_checkpoint_path": "x", "num_seeds": 2}, "num_seeds .* do_train is false"),
         ({"assessment_method": "spearman_correlation"}, "spearman_correlation is for regressions"),
         (
             {"albert_cfg.type_vocab_size": 1, "text_b_column": "label"},
-            "type_vocab_size is 1, but the rows of this task",
+            "type_vocab_size is 1, allowed is 2 or more, as the rows of this task",
         ),
-        ({"output_path": __file__}, "output_path is .*test_run_classifier.py, but nothing can be written there"),
+        ({"output_path": __file__}, "output_path is .*test_run_classifier.py', but nothing can be written there"),
         ({"output_path": f"{__file__}/x", "dry_run": True}, "output_path is .*: Not a directory"),
     ],
 )
@@ -630,11 +634,11 @@ def test_weights_of_pairs_are_not_evaluated_on_single_texts(data: Path) -> None:
     known = head_of("classification", "bad", "good")
     pairs = known.model_copy(update={"text_columns": {"text_a": "premise", "text_b": "claim"}})
     with pytest.raises(
-        ConfigError, match="text_b_column is '', but the weights were trained on premise and claim: nam"
+        ConfigError, match="text_b_column is '', but the weights were trained on premise and claim; nam"
     ):
         CustomExamples(config, pairs)
     CustomExamples(config.replace(text_b_column="claim"), pairs)
-    with pytest.raises(ConfigError, match="text_b_column is 'claim', but the weights were trained on review: name as"):
+    with pytest.raises(ConfigError, match="text_b_column is 'claim', but the weights were trained on review; name as"):
         CustomExamples(
             config.replace(text_b_column="claim"), known.model_copy(update={"text_columns": {"text_a": "review"}})
         )

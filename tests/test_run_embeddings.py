@@ -218,8 +218,8 @@ def test_scores_are_scaled_by_those_that_are_learnt(tmp_path: Path) -> None:
         ("text_a\ttext_b\na\tb\nc\t ", {}, DataError, "line 3 has an empty text"),
         ("text_a\ttext_b\na\tb\nc\td", {"train_batch_size": 1}, ConfigError, "train_batch_size is 1, .* negatives"),
         ("text_a\na\nb", {}, ConfigError, "train.tsv has texts alone, .* give a dev_file or test_file of pairs"),
-        ("text_a\na\nb", {"label_column": "stars"}, ConfigError, "label_column is stars, but .* has no text_b"),
-        ("text_a\na\nb", {"do_eval": False}, ConfigError, "set albert_cfg.hidden_dropout_prob and"),
+        ("text_a\na\nb", {"label_column": "stars"}, ConfigError, "label_column is 'stars', but .* has no text_b"),
+        ("text_a\na\nb", {"do_eval": False}, ConfigError, "albert_cfg.hidden_dropout_prob is 0, .* set it and"),
     ],
 )
 def test_what_cannot_be_learnt_is_refused_before_any_work(

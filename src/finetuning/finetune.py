@@ -64,8 +64,7 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
     trained_info = None if config.do_train else evaluated_task(config)
     finetuning = Finetuning(config, device, tokenizer, make_task(config, tokenizer, trained_info))
     if not config.do_train:
-        if config.dry_run:
-            raise ConfigError("dry_run is true, which has no effect while do_train is false")
+        config.refuse(["dry_run"], "do_train is false")
         weights = Path(config.load_finetune_checkpoint_path)
         finetuning.evaluate(weights, Path(config.output_path or folder_of(weights)))
         return
@@ -178,10 +177,10 @@ class Finetuning(Training):
         self.selection = task.selection
         positions = self.architecture.max_position_embeddings
         if config.max_seq_length > positions and not self.architecture.use_relative_positions:
-            found = f"max_seq_length is {config.max_seq_length}, but the model has max_position_embeddings"
-            raise ConfigError(f"{found} {positions}")
+            raise config.error_of("max_seq_length", f"the model has max_position_embeddings {positions}")
         if task.pairs and self.architecture.type_vocab_size < 2:
-            raise ConfigError("type_vocab_size is 1, but the rows of this task are pairs of texts: 2 is needed")
+            expected = "2 or more, as the rows of this task are pairs of texts"
+            raise ConfigError(key="type_vocab_size", value=self.architecture.type_vocab_size, expected=expected)
         task.check_architecture(self.architecture)
         # All evaluations and predictions share this network; each loads its weights into it.
         self.scores = task.spec.scores(self.architecture, task.task_info)

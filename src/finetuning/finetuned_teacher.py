@@ -5,7 +5,6 @@ from pathlib import Path
 import mindspore as ms
 from mindspore import Tensor, nn
 
-from model_utils.errors import ConfigError
 from src.albert_config import AlbertConfig
 from src.albert_for_finetune import AlbertForRegression
 from src.albert_networks import Tensors, TrainingNetwork
@@ -58,7 +57,7 @@ class FinetunedTeacher:
         scores = task.spec.scores(model.architecture, model.task_info)
         network = losses(scores, packed=packed)
         if type(network).logits_of is TrainingNetwork.logits_of:
-            raise ConfigError(f"teacher is set, but {task.spec.name} has no logits to compare with a teacher's")
+            raise config.error_of("teacher", f"{task.spec.name} has no logits to compare with a teacher's")
         self.network = _TeacherLogits(network)
         load_backbone(scores, model.loaded, task.spec.needed)
 
@@ -72,16 +71,16 @@ def check_teacher(model: ModelFolder, task: Task, folder: Path) -> None:
     if task.spec.losses and issubclass(task.spec.losses, AlbertForRegression):
         task.config.refuse(["temperature"], "scores are compared as they are")
     if model.tokenizer is None:
-        raise ConfigError(f"teacher is {folder}, which has no vocabulary: give the folder of a run or a conversion")
+        raise task.config.error_of("teacher", "it has no vocabulary", hint="give the folder of a run or a conversion")
     if (model.tokenizer.sha256, model.tokenizer.do_lower_case) != (task.tokenizer.sha256, task.tokenizer.do_lower_case):
-        raise ConfigError(f"teacher is {folder}, whose vocabulary or do_lower_case is not the model's")
+        raise task.config.error_of("teacher", "its vocabulary or do_lower_case is not the model's")
     length = task.config.max_seq_length
     positions = model.architecture.max_position_embeddings
     if length > positions and not model.architecture.use_relative_positions:
-        raise ConfigError(f"max_seq_length is {length}, but the teacher {folder} reads at most {positions} tokens")
+        raise task.config.error_of("max_seq_length", f"the teacher {folder} reads at most {positions} tokens")
     needed = task.task_info.explicit_values()
     settings = model.task_info.explicit_values() if model.task_info else {}
     for key in ("task", "labels", "crf"):
         if settings.get(key) != needed.get(key):
-            found = f"teacher is {folder}, whose {key} is {settings.get(key, 'not set')}"
-            raise ConfigError(f"{found}: here it is {needed.get(key, 'not set')}")
+            problem = f"its {key} is {settings.get(key, 'not set')} and here it is {needed.get(key, 'not set')}"
+            raise task.config.error_of("teacher", problem)

@@ -94,7 +94,8 @@ class MultitaskTraining(Training):
     def __init__(self, config: MultitaskConfig, device: Device, tokenizer: FullTokenizer) -> None:
         super().__init__(config, device, tokenizer)
         if self.architecture.recompute:
-            raise ConfigError("recompute is true, which training several tasks does not support: set it to false")
+            problem = "training several tasks does not support it"
+            raise ConfigError(key="albert_cfg.recompute", value=True, problem=problem, hint="set it to false")
         self.parts: dict[str, Finetuning] = {}
         for name in config.tasks:
             with naming(name):

@@ -112,8 +112,7 @@ def _full_name(key: str, config: FinetuneConfig) -> str:
 def _indices(total: int, config: FinetuneConfig) -> list[int]:
     """Return the numbers of the combinations to try, ascending: all, or search_trials of them drawn by the seed."""
     if config.search_trials > total:
-        expected = f"at most {total}, the number of combinations"
-        raise ConfigError(key="search_trials", value=config.search_trials, expected=expected)
+        raise config.error_of("search_trials", expected=f"at most {total}, the number of combinations")
     if total > MAX_TRIALS and not config.search_trials:
         expected = f"at most {MAX_TRIALS}: shorten the lists, or draw some with search_trials"
         raise ConfigError(f"search makes {total} combinations, allowed are {expected}", key="search")

@@ -81,10 +81,9 @@ class TaskData:
         max_samples = self.config.max_samples(name)
         if ready and not self.task.needs_examples and max_samples:
             stage = "train" if name == TRAIN else "eval"
-            raise ConfigError(
-                f"max_{stage}_samples is {max_samples}, but all rows of the ready features in {stage}_data_file_path "
-                "are used: remove one of the two"
-            )
+            problem = f"all rows of the ready features in {stage}_data_file_path are used"
+            hint = "remove one of the two"
+            raise ConfigError(key=f"max_{stage}_samples", value=max_samples, problem=problem, hint=hint)
         if not ready or is_tfrecord(ready):
             split = self.task.split(name)
             records = self._cached_features(split)

@@ -29,14 +29,17 @@ def class_weights(configured: Sequence[str], labels: Sequence[str], gold: np.nda
     for entry in configured:
         label, separator, text = entry.rpartition("=")
         if not separator:
-            raise ConfigError(f"class_weights has {entry!r}, allowed are {BALANCED} alone, or LABEL=WEIGHT")
+            problem = f"{entry!r} is neither LABEL=WEIGHT nor {BALANCED} alone"
+            raise ConfigError(key="class_weights", value=configured, problem=problem)
         if label not in labels or label in weights:
-            problem = "twice" if label in weights else "which is no label"
-            raise ConfigError(f"class_weights names {label!r} {problem}; the labels are {first_few(list(labels), 10)}")
+            problem = f"{label!r} is named twice" if label in weights else f"{label!r} is no label"
+            hint = f"the labels are {first_few(list(labels), 10)}"
+            raise ConfigError(key="class_weights", value=configured, problem=problem, hint=hint)
         try:
             weights[label] = float(text)
         except ValueError:
             weights[label] = math.nan
         if not 0 < weights[label] < math.inf:
-            raise ConfigError(f"class_weights has {entry!r}: the weight must be a number above 0")
+            problem = f"the weight in {entry!r} must be a number above 0"
+            raise ConfigError(key="class_weights", value=configured, problem=problem)
     return np.array([weights.get(label, 1.0) for label in labels], np.float32)

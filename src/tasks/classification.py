@@ -58,20 +58,20 @@ class ClassifierTask(Task):
         else:
             trained_on_scores = trained_info is not None and trained_info.task == REGRESSION.name
             self.regression = config.num_class == 1 or trained_on_scores
-        if self.regression and (config.num_class > 1 or config.label_list):
-            raise ConfigError("num_class above 1 and label_list have no effect: the task is a regression")
+        if self.regression:
+            config.refuse(["label_list", "class_weights", "label_smoothing"], "the task is a regression")
+            if config.num_class > 1:
+                raise config.error_of("num_class", expected="0 or 1 for a regression")
         self.separator = config.label_separator if config.multi_label else ""
         self.labels_from_train_file = False
         self.labels = [] if self.regression else self._find_labels()
         default_method = "spearman_correlation" if self.regression else "accuracy"
         self.method = config.assessment_method or (self.glue.metric if self.glue else default_method)
         if (self.method == "spearman_correlation") != self.regression:
-            allowed = "spearman_correlation is for regressions, all other methods are for classes"
-            raise ConfigError(f"assessment_method is {self.method}: {allowed}")
+            problem = "spearman_correlation is for regressions, all other methods are for classes"
+            raise config.error_of("assessment_method", problem)
         self.selection = METHODS[self.method][0]
-        if self.regression:
-            config.refuse(["class_weights", "label_smoothing"], "the task is a regression")
-        else:
+        if not self.regression:
             class_weights(config.class_weights, self.labels, np.zeros(0, int))  # wrong ones fail before the features
         self.spec = REGRESSION if self.regression else CLASSIFICATION
         self.window_stride = config.window_stride or getattr(trained_info, "window_stride", 0)
@@ -79,8 +79,7 @@ class ClassifierTask(Task):
         if isinstance(trained_info, RegressionInfo):
             hidden_size = trained_info.classifier_hidden_size
             if config.classifier_hidden_size not in (0, hidden_size):
-                found = f"classifier_hidden_size is {config.classifier_hidden_size}"
-                raise ConfigError(f"{found}, but the weights have {hidden_size}")
+                raise config.error_of("classifier_hidden_size", f"the weights have {hidden_size}")
         info = RegressionInfo if self.regression else ClassificationInfo
         self.task_info = info(
             task=self.spec.name,
@@ -121,8 +120,8 @@ class ClassifierTask(Task):
         if len(set(labels)) < len(labels):
             raise ConfigError(f"the labels {', '.join(labels)} contain a number twice: name it once in --label_list")
         if len(labels) < 2 or config.num_class not in (0, len(labels)):
-            found = f"num_class is {config.num_class}, but there are {len(labels)} labels ({', '.join(labels)})"
-            raise ConfigError(f"{found}: set it to their number, or to 1 for a regression")
+            problem = f"there are {len(labels)} labels ({', '.join(labels)})"
+            raise config.error_of("num_class", problem, hint="set it to their number, or to 1 for a regression")
         return labels
 
     def split(self, name: str) -> Split:

@@ -96,36 +96,35 @@ class ClassifierConfig(ExampleFilesConfig):
     def check_together(self) -> None:
         super().check_together()
         if self.schema_file_path and not any(is_tfrecord(getattr(self, key)) for key in READY_KEYS):
-            found = f"schema_file_path is {self.schema_file_path}, but neither {' nor '.join(READY_KEYS)}"
-            raise ConfigError(f"{found} names a TFRecord (any file but *{SUFFIX})")
+            problem = f"neither {' nor '.join(READY_KEYS)} names a TFRecord (any file but *{SUFFIX})"
+            raise self.error_of("schema_file_path", problem)
         if self.window_stride > self.max_seq_length - 2:
             expected = f"at most {self.max_seq_length - 2}, max_seq_length less 2, as windows have to meet"
-            raise ConfigError(key="window_stride", value=self.window_stride, expected=expected)
+            raise self.error_of("window_stride", expected=expected)
         if self.multi_label:
             reason = "multi_label is true"
             losses = ["class_weights", "label_smoothing"]
             self.refuse(["assessment_method", *losses, "skip_labels", "positive_file", *READY_KEYS], reason)
             if self.num_class == 1:
-                raise ConfigError("num_class is 1, a regression, but multi_label is true: remove one of the two")
+                raise self.error_of(
+                    "num_class", "that is a regression and multi_label is true", hint="remove one of the two"
+                )
             if not self.label_separator.strip():
-                raise ConfigError("label_separator is blank: name the text between two labels")
+                raise self.error_of("label_separator", expected="the text between two labels, which is not blank")
             if self.indicator_columns:
                 self.refuse(["label_column", "label_list"], "indicator_columns names the labels")
-            if len(set(self.indicator_columns)) < len(self.indicator_columns):
-                raise ConfigError(f"indicator_columns is {','.join(self.indicator_columns)}: name each column once")
             for name in self.indicator_columns:
                 if self.label_separator in name:
-                    raise ConfigError(f"indicator_columns has {name}, which holds the label_separator: set another one")
+                    problem = f"{name!r} holds the label_separator {self.label_separator!r}"
+                    raise self.error_of("indicator_columns", problem, hint="set another label_separator")
         if bool(self.positive_file) != bool(self.negative_file) or (self.positive_file and self.train_file):
             raise ConfigError("positive_file and negative_file belong together and replace train_file")
         if self.task_name != CUSTOM:
             self.refuse(["train_file", "dev_file", "test_file", "dev_ratio"], f"task_name is {self.task_name}")
         published = PUBLISHED_TASKS.get(self.task_name)
         if published and not published.dev_splits and (self.do_train or self.do_eval):
-            raise ConfigError(
-                f"task_name {self.task_name} has test examples only: set do_train and do_eval to false, and "
-                "load_finetune_checkpoint_path to a model of mnli"
-            )
+            hint = "set do_train and do_eval to false, and load_finetune_checkpoint_path to a model of mnli"
+            raise self.error_of("task_name", "it has test examples only", hint=hint)
 
     def skipped(self, labels: Collection[str | None]) -> set[str]:
         """Return the labels whose rows are left out.
@@ -150,7 +149,7 @@ class ClassifierConfig(ExampleFilesConfig):
     def check_required(self) -> None:
         super().check_required()
         if self.task_name != CUSTOM and self.reads_examples and not self.data_dir:
-            raise ConfigError("--data_dir is missing: give the folder with the task's files")
+            raise self.error_of("data_dir", hint="give the folder with the task's files")
 
 
 class GlueExamples:
@@ -203,13 +202,12 @@ class CustomExamples(ExampleFiles[Example]):
         )
         trained_columns = trained_info.text_columns if trained_info else {}
         if trained_columns and bool(self.columns.text_b) != ("text_b" in trained_columns):
-            raise ConfigError(
-                f"text_b_column is {self.columns.text_b!r}, but the weights were trained on "
-                f"{' and '.join(trained_columns.values())}: name as many columns"
-            )
+            problem = f"the weights were trained on {' and '.join(trained_columns.values())}"
+            raise config.error_of("text_b_column", problem, hint="name as many columns")
         if config.do_eval and "dev" not in self.files and not config.eval_data_file_path:
             if config.do_train and config.train_data_file_path:
-                raise ConfigError("train_data_file_path may hold the development share of train_file: give a dev_file")
+                hint = "give one, since train_data_file_path may hold the development share of train_file"
+                raise config.error_of("dev_file", hint=hint)
             is_single_label = config.num_class != 1 and not config.multi_label
             self.hold_out(trained_info, lambda example: (example.text_a, example.text_b), stratified=is_single_label)
         self._refuse_unused()

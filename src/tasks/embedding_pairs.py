@@ -104,7 +104,7 @@ class EmbeddingTask(Task):
         text_b = config.text_b_column or ("text_b" if table.has("text_b") else "")
         label = config.label_column or next((name for name in ("label", "score") if table.has(name)), "")
         if config.label_column and not text_b:
-            raise ConfigError(f"label_column is {label}, but {self.files[split]} has no text_b: set text_b_column")
+            raise config.error_of("label_column", f"{self.files[split]} has no text_b", hint="set text_b_column")
         is_unlabelled = not text_b or (split == "test" and not table.has(label))
         return TextColumns(config.text_a_column, text_b, "" if is_unlabelled else label)
 
@@ -127,9 +127,8 @@ class EmbeddingTask(Task):
             learnt = "pairs without scores" if columns.text_b else "texts alone, each a pair with itself under dropout"
             logger.info(f"{file}: {learnt}; the negatives are the other rows of a batch")
             if self.config.train_batch_size == 1:
-                raise ConfigError(
-                    "train_batch_size is 1, but what has no scores is learnt from negatives: set 2 or more"
-                )
+                problem = "what has no scores is learnt from negatives"
+                raise self.config.error_of("train_batch_size", problem, hint="set 2 or more")
             return None
         scores = [score_of(example) for example in self._read_file(TRAIN)]
         if len({*scores}) > 1:
@@ -145,10 +144,9 @@ class EmbeddingTask(Task):
         """Raise ConfigError if a model without dropout is to learn from texts alone."""
         has_dropout = architecture.hidden_dropout_prob or architecture.attention_probs_dropout_prob
         if self.config.do_train and not self.columns[TRAIN].text_b and not has_dropout:
-            raise ConfigError(
-                f"{self.files[TRAIN]} has texts alone, which are pairs by dropout, but the model has none: set "
-                "albert_cfg.hidden_dropout_prob and albert_cfg.attention_probs_dropout_prob to 0.1"
-            )
+            problem = f"{self.files[TRAIN]} has texts alone, which are pairs by dropout, and the model has none"
+            hint = "set it and albert_cfg.attention_probs_dropout_prob to 0.1"
+            raise ConfigError(key="albert_cfg.hidden_dropout_prob", value=0, problem=problem, hint=hint)
 
     def split(self, name: str) -> "PairSplit":
         config = self.config

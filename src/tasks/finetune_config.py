@@ -11,6 +11,7 @@ from src.training.training_config import AdamConfig, DecayedAdamConfig, Optimize
 
 MAX_SAMPLES = 2**31 - 1
 MAX_TRIALS = 100
+TRAINED = ("do_train", True)  # `needs` of options for training
 READY_KEYS = ("train_data_file_path", "eval_data_file_path")
 EVALUATION_KEYS = (
     "dev_file",
@@ -68,6 +69,7 @@ class FinetuneConfig(TrainingConfig):
         "",
         "weights that are not trained; embeddings, or encoder, which includes them; head and pooler are trained",
         choices=tuple(FROZEN),
+        needs=TRAINED,
     )
     temperature: float = option(2.0, "divisor of both models' logits; before they are compared", above=0, maximum=100)
 
@@ -124,7 +126,9 @@ class FinetuneConfig(TrainingConfig):
         minimum=0,
         maximum=64,
     )
-    num_seeds: int = option(1, "number of runs; with seed, seed + 1, ...; reports the mean", minimum=1, maximum=1000)
+    num_seeds: int = option(
+        1, "number of runs; with seed, seed + 1, ...; reports the mean", minimum=1, maximum=1000, needs=TRAINED
+    )
 
     search: dict[str, tuple[Any, ...]] = option(
         {}, "values to try by key; as {epoch_num: [2, 4]}; every combination is trained, and the best one is the model"
@@ -165,36 +169,34 @@ class FinetuneConfig(TrainingConfig):
         super().check_together()
         self.divide_global_batch("train_batch_size")
         for key in READY_KEYS:
-            path = getattr(self, key)
-            if is_tfrecord(path) and not self.reads_tfrecords:
-                raise ConfigError(f"{key} is {path}, but this task reads feature files only: DIR/NAME{SUFFIX}")
+            if is_tfrecord(getattr(self, key)) and not self.reads_tfrecords:
+                raise self.error_of(key, expected=f"DIR/NAME{SUFFIX}: this task reads feature files only")
         if not (self.do_train or self.do_eval or self.do_predict):
             raise ConfigError("do_train, do_eval and do_predict are all false: set at least one to true")
-        if self.num_seeds > 1 and not self.do_train:
-            raise ConfigError("num_seeds has no effect while do_train is false: evaluate the seeds' folders one by one")
         if self.seed + self.num_seeds - 1 > SEED:
-            raise ConfigError(f"seed is {self.seed} and num_seeds is {self.num_seeds}: the last seed exceeds {SEED}")
+            raise self.error_of("seed", expected=f"at most {SEED + 1 - self.num_seeds} with num_seeds {self.num_seeds}")
         if not self.do_train:
-            self.refuse(["teacher", "freeze"], "do_train is false")
+            self.refuse(["teacher"], "do_train is false")
         elif not self.load_pretrain_checkpoint_path:
             self.refuse(["freeze"], "load_pretrain_checkpoint_path is empty, and weights at random would stay so")
         if not self.search:
             self.refuse(["search_trials"], "search is empty")
         elif not (self.do_train and self.do_eval):
-            raise ConfigError("search needs do_train and do_eval: trials are compared on the development set")
+            problem = "trials are compared on the development set"
+            raise self.error_of("search", problem, hint="set do_train and do_eval to true")
         elif self.distribute:
-            raise ConfigError("search runs on one device, but distribute is true: search first, then train the best")
+            raise self.error_of("distribute", "a search runs on one device", hint="search first, then train the best")
         if not self.teacher:
             self.refuse(["temperature"], "no teacher is named")
         if self.do_train:
             if (self.do_eval or self.do_predict) and not self.enable_save_ckpt:
-                raise ConfigError("enable_save_ckpt is false, but do_eval and do_predict need a checkpoint")
+                raise self.error_of("enable_save_ckpt", "do_eval and do_predict need a checkpoint")
             if not self.do_eval:
                 self.refuse([key for key in EVALUATION_KEYS if key in type(self).model_fields], "do_eval is false")
 
     def check_required(self) -> None:
         super().check_required()
         if self.do_train and not self.save_finetune_checkpoint_path:
-            raise ConfigError("--save_finetune_checkpoint_path is missing: give a folder for the run")
+            raise self.error_of("save_finetune_checkpoint_path", hint="give a folder for the run")
         if not self.do_train and not self.load_finetune_checkpoint_path:
-            raise ConfigError("--load_finetune_checkpoint_path is missing: give the fine-tuned weights to evaluate")
+            raise self.error_of("load_finetune_checkpoint_path", hint="give the fine-tuned weights to evaluate")

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 from scipy.special import softmax
 
-from model_utils.errors import ConfigError, DataError
+from model_utils.errors import DataError
 from model_utils.files import write_json
 from model_utils.schema import SAME_PLACE, option
 from src.albert_config import LENGTH, AlbertConfig
@@ -68,17 +68,16 @@ class RaceConfig(FinetuneConfig):
 
     def check_together(self) -> None:
         super().check_together()
-        if not self.reads_examples and self.level != "all":
-            raise ConfigError(f"level is {self.level}, which has no effect on ready features: leave it at all")
+        if not self.reads_examples:
+            self.refuse(["level"], "the features are ready")
         self.derive("max_qa_length", min(128, self.max_seq_length - 3))
         if self.max_qa_length + 3 > self.max_seq_length:
-            expected = f"at most max_seq_length - 3 ({self.max_seq_length - 3})"
-            raise ConfigError(key="max_qa_length", value=self.max_qa_length, expected=expected)
+            raise self.error_of("max_qa_length", expected=f"at most max_seq_length - 3 ({self.max_seq_length - 3})")
 
     def check_required(self) -> None:
         super().check_required()
         if self.reads_examples and not self.data_dir:
-            raise ConfigError("--data_dir is missing: give the folder RACE, or that of C3's files")
+            raise self.error_of("data_dir", hint="give the folder RACE, or that of C3's files")
 
 
 class RaceTask(Task):

@@ -46,8 +46,8 @@ class MultitaskConfig(FinetuneConfig):
     def check_together(self) -> None:
         super().check_together()
         if not self.do_train:
-            found = "do_train is false, but run_multitask.py only trains"
-            raise ConfigError(f"{found}: evaluate a task's folder with the command of the task", key="do_train")
+            hint = "evaluate a task's folder with the command of the task"
+            raise self.error_of("do_train", "run_multitask.py only trains", hint=hint)
         self.refuse(["search", "teacher"], "several tasks are trained together")
         self.refuse(READY_KEYS, "each task has its own")
         for name in self.tasks:
@@ -64,7 +64,7 @@ class MultitaskConfig(FinetuneConfig):
     def check_required(self) -> None:
         super().check_required()
         if not self.tasks:
-            raise ConfigError("tasks is empty: name the tasks, as {mrpc: {task_name: mrpc, data_dir: glue/MRPC}, ...}")
+            raise self.error_of("tasks", hint="name the tasks, as {mrpc: {task_name: mrpc, data_dir: glue/MRPC}, ...}")
 
     def config_of(self, name: str) -> FinetuneConfig:
         """Return the configuration of a task: its keys, and the keys that all tasks share.
@@ -75,12 +75,12 @@ class MultitaskConfig(FinetuneConfig):
         keys = dict(self.tasks[name])
         command = keys.pop(COMMAND, "classifier")
         if not isinstance(command, str) or command not in COMMANDS:
-            expected = f"one of {', '.join(COMMANDS)}"
-            raise ConfigError(key=f"tasks.{name}.{COMMAND}", value=command, expected=expected)
+            raise ConfigError(key=f"tasks.{name}.{COMMAND}", value=command, expected=f"one of {', '.join(COMMANDS)}")
         for key in keys:
             if key in names_of(FinetuneConfig) and key not in OF_EACH_TASK:
-                found = f"tasks.{name} has {key}, which all tasks share, as they share the backbone and its vocabulary"
-                raise ConfigError(f"{found}: set it outside of tasks", key=f"tasks.{name}.{key}")
+                path = f"tasks.{name}.{key}"
+                problem = "all tasks share this key, as they share the backbone and its vocabulary"
+                raise ConfigError(key=path, value=keys[key], problem=problem, hint="set it outside of tasks")
         shared = {key: value for key, value in self if key in FinetuneConfig.model_fields}
         try:
             return COMMANDS[command][0](**shared | keys)

@@ -79,8 +79,7 @@ class SquadConfig(FinetuneConfig):
         super().check_together()
         self.derive("max_query_length", min(64, self.max_seq_length - 4))
         if self.max_query_length + 4 > self.max_seq_length:
-            expected = f"at most max_seq_length - 4 ({self.max_seq_length - 4})"
-            raise ConfigError(key="max_query_length", value=self.max_query_length, expected=expected)
+            raise self.error_of("max_query_length", expected=f"at most max_seq_length - 4 ({self.max_seq_length - 4})")
 
 
 class SquadV2Config(SquadConfig):
@@ -119,7 +118,7 @@ class SquadTask(Task):
         key = {TRAIN: "train_json_path", "dev": "eval_json_path", "test": "predict_json_path"}[name]
         path = getattr(config, key)
         if not path:
-            raise ConfigError(f"--{key} is missing: give a file of questions in SQuAD's format")
+            raise config.error_of(key, hint="give a file of questions in SQuAD's format")
         questions = read_squad(Path(path), self.version_2, labelled=name != "test")
         questions = sample(questions, config.max_samples(name), config.seed)
         lengths = (config.max_seq_length, config.doc_stride, config.max_query_length)
@@ -290,7 +289,7 @@ def with_threshold(task_info: TaskInfo, threshold: float | None) -> TaskInfo:
             logger.warning(f"the model has no {THRESHOLD} and answers every question: give --{THRESHOLD}")
         return task_info
     if not isinstance(task_info, SpanSearchInfo):
-        raise ConfigError(f"{THRESHOLD} is {threshold:g}, but the model's task is {task_info.task}, not squad_v2")
+        raise ConfigError(key=THRESHOLD, value=threshold, problem=f"the model's task is {task_info.task}, not squad_v2")
     return task_info.model_copy(update={THRESHOLD: threshold})
 
 

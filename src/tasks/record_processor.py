@@ -109,10 +109,10 @@ class RecordProcessor(ABC):
         self.tokenizer = tokenizer
         self.length = task_info.max_seq_length
         options = dict(zip(("text_a_column", "text_b_column"), text_columns, strict=True))
-        for option, column in list(options.items())[len(self.texts) :]:
+        for key, column in list(options.items())[len(self.texts) :]:
             if column:
                 allowed = " and ".join(self.texts) or "texts with fixed names"
-                raise ConfigError(f"{option} is {column}, but records of the task {task_info.task} have {allowed}")
+                raise ConfigError(key=key, value=column, problem=f"records of the task {task_info.task} have {allowed}")
         self._named_columns = dict(zip(self.texts, text_columns, strict=False))
         self._warned_of_ignored_text = False
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 from pydantic import BaseModel
 
-from model_utils.errors import ConfigError, DataError, first_few, shorten
+from model_utils.errors import DataError, first_few, shorten
 from model_utils.files import write_text
 from model_utils.schema import option
 from src.albert_for_finetune import AlbertForCrf, AlbertForTokenClassification
@@ -85,18 +85,18 @@ class NerConfig(ExampleFilesConfig):
     def check_together(self) -> None:
         super().check_together()
         if self.crf and self.teacher:
-            raise ConfigError("crf is true, but a teacher gives probabilities of single words: remove one of them")
+            raise self.error_of("crf", "a teacher gives probabilities of single words", hint="remove one of them")
         if self.crf and len(self.label_list) == 1:
-            raise ConfigError(f"crf is true, but label_list has {self.label_list[0]} alone: give two labels or more")
+            raise self.error_of("label_list", expected="two labels or more while crf is true")
         scheme, invalid = find_invalid_tags(self.label_list)
         if invalid:
-            raise ConfigError(f"label_list holds {min(invalid)!r}, allowed are {scheme.value}")
+            raise self.error_of("label_list", f"it holds {min(invalid)!r}, allowed are {scheme.value}")
         if self.word_column and self.word_column == self.tag_column:
-            raise ConfigError(f"word_column and tag_column are both {self.word_column}: name two columns")
+            raise self.error_of("tag_column", "word_column is the same", hint="name two columns")
         for key, labels in (("label_list", self.label_list), ("name_label", (self.name_label,))):
             for label in labels:
                 if len(label.split()) != 1 or label != label.strip():  # prediction files separate columns by spaces
-                    raise ConfigError(f"{key} has the label {label!r}, allowed is a word without spaces")
+                    raise self.error_of(key, f"the label {label!r} is not a word without spaces")
 
 
 class NerTask(Task):
@@ -165,7 +165,7 @@ class NerTask(Task):
             follows_scheme = isinstance(trained_info, EntityInfo) and trained_info.follows_scheme
             crf = isinstance(trained_info, EntityInfo) and trained_info.crf
             if self.config.crf and not crf:
-                raise ConfigError("crf is true, but the weights to evaluate have none: leave crf at false")
+                raise self.config.error_of("crf", "the weights to evaluate have none", hint="leave crf at false")
         return EntityInfo(
             task=self.spec.name,
             labels=tuple(self.labels),
@@ -284,10 +284,8 @@ def _check_keys(config: NerConfig, formats: Set[str]) -> None:
     if config.do_train and "names" not in formats:
         config.refuse(["name_column", "name_label"], "no file that is read is a table of texts and names")
     if "names" in formats and config.name_label == NAME_LABEL and config.name_column != NAME_COLUMN:
-        raise ConfigError(
-            f"name_label is {NAME_LABEL}, the label for {NAME_COLUMN}: give the label of the entities in "
-            f"{config.name_column}"
-        )
+        hint = f"give the label of the entities in {config.name_column}"
+        raise config.error_of("name_label", f"it is the label for {NAME_COLUMN}", hint=hint)
 
 
 def _report(
