@@ -152,8 +152,9 @@ def test_answers_in_bfloat16_are_near(classifier: Path, mindir: Path) -> None:
     assert rounded == load_exported(mindir, compute_type="bfloat16").predict(records) != exact
     for one, other in zip(rounded, exact, strict=True):
         assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-2)
-    with pytest.raises(ConfigError, match="compute_type=bfloat16"):
+    with pytest.raises(ConfigError) as error:
         load_exported(mindir, compute_type="bfloat16", backend=Backend.COMPOSED)
+    assert (error.value.key, error.value.value) == ("compute_type", "bfloat16")
 
 
 def test_a_deep_network_with_relative_positions(tmp_path: Path) -> None:
@@ -265,8 +266,9 @@ def test_places_that_cannot_be_written_to(portable: Predictor, tmp_path: Path) -
         export_model(portable, tmp_path / ("n" * 246), MINDIR)
     assert {path.name for path in tmp_path.iterdir()} == {"file", "model.json"}
     for name in (f"{tmp_path}/model.mindir", ".", ".."):
-        with pytest.raises(ConfigError, match=re.escape(f"export_file_name is {name};")):
+        with pytest.raises(ConfigError, match="DIR/NAME or NAME without an ending") as error:
             ExportConfig(export_ckpt_file="run", export_file_name=name).check_together()
+        assert (error.value.key, error.value.value) == ("export_file_name", name)
     ExportConfig(export_ckpt_file="run", export_file_name=f"{tmp_path}/model-1.0").check_together()
 
 
@@ -303,8 +305,9 @@ def test_one_name_has_one_format(copy: Path, portable: Predictor) -> None:
         export_model(portable, copy.with_suffix(""), ONNX)
     assert load_exported(copy).predict([{"text_a": "a"}])
     for name in ("out/", "out/."):
-        with pytest.raises(ConfigError, match=f"export_file_name is {name}, a folder"):
+        with pytest.raises(ConfigError, match="that is a folder") as error:
             ExportConfig(export_ckpt_file="run", export_file_name=name).check_together()
+        assert (error.value.key, error.value.value) == ("export_file_name", name)
 
 
 def test_an_older_export_outlives_a_disk_that_fails(
@@ -344,7 +347,7 @@ def test_a_description_with_longer_rows_than_the_network_takes(copy: Path) -> No
 
 
 def test_rows_of_a_fixed_length_must_suit_the_model(portable: Predictor, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="export_seq_length is 41, allowed for this model are 1 to 40 tokens"):
+    with pytest.raises(ConfigError, match="export_seq_length is 41, allowed is 1 to 40 tokens for this model"):
         export_model(portable, tmp_path / "out" / "model", AIR, length=41)
     assert not (tmp_path / "out").exists()
 

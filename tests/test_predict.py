@@ -261,10 +261,13 @@ def test_standard_input_and_output(classifier: Path) -> None:
     ("arguments", "sentence"),
     [
         (["--model", "m"], "--input and --output .*--serve"),
-        (["--model", "m", "--serve", "8000", "--input", "x"], "input does not apply"),
-        (["--model", "m", "--serve", "8000", "--input_format", "table"], "input_format does not apply"),
-        (["--model", "m", "--serve", "8000", "--part", "0/2"], "part does not apply"),
-        (["--model", "m.air", "--input", "x", "--output", "-"], "model is m.air"),
+        (["--model", "m", "--serve", "8000", "--input", "x"], "input is 'x', allowed is empty while serve is 8000"),
+        (
+            ["--model", "m", "--serve", "8000", "--input_format", "table"],
+            "input_format is 'table', .* while serve is 8000",
+        ),
+        (["--model", "m", "--serve", "8000", "--part", "0/2"], "part is '0/2', allowed is empty while serve is 8000"),
+        (["--model", "m.air", "--input", "x", "--output", "-"], "model is 'm.air'"),
         (["--model", "m.onnx", "--serve", "8000", "--device_target", "GPU"], "device_target is .*GPU"),
         (["--model", "m.onnx", "--serve", "8000", "--fused_layers", "always"], "fused_layers is .*always"),
         (["--model", "m.onnx", "--serve", "8000", "--vocab_file_path", "v"], "vocab_file_path .* m.onnx"),
@@ -272,7 +275,7 @@ def test_standard_input_and_output(classifier: Path) -> None:
         (["--model", "m.mindir", "--input", "x", "--output", "-", "--embeddings", "1"], "embeddings .* m.mindir"),
         (
             ["--model", "m", "--input", "x", "--output", "-", "--do_lower_case", "no"],
-            "do_lower_case=false .*vocab_file_path or spm_model_file",
+            "do_lower_case is false, .*vocab_file_path or spm_model_file",
         ),
     ],
 )

@@ -158,10 +158,12 @@ def test_an_output_that_cannot_be_is_refused_before_work(tmp_path: Path, monkeyp
     (tmp_path / "link").symlink_to(tmp_path / "in.jsonl")
     source = str(tmp_path / "in.jsonl")
     for same in ("in.jsonl", "link"):
-        with pytest.raises(ConfigError, match=f"the output .*{same} is also the input"):
+        with pytest.raises(ConfigError, match="it is also the input") as error:
             check_output(str(tmp_path / same), source)
-    with pytest.raises(ConfigError, match="output is ~/out, "):
+        assert (error.value.key, error.value.value) == ("output", str(tmp_path / same))
+    with pytest.raises(ConfigError, match="only the shell expands ~") as error:
         check_output("~/out", source)
+    assert (error.value.key, error.value.value) == ("output", "~/out")
     for name, sentence in (
         ("", "is a folder"),
         ("in.jsonl/x", "in.jsonl: Not a directory"),

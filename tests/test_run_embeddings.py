@@ -140,8 +140,9 @@ def test_scores_are_learnt_and_answers_are_those_of_the_evaluation(folder: Path)
     texts = zip(table["text_a"], table["text_b"], strict=True)
     records = [dict(zip(("text_a", "text_b"), pair, strict=False)) for pair in [*texts, ("a",), ("a", "dull " * 40)]]
     model = ModelFolder.load(folder / "run")
-    with pytest.raises(ConfigError, match="normalise applies to embeddings, but the model's task is embedding_pairs"):
+    with pytest.raises(ConfigError, match="applies to embeddings and the model's task is embedding_pairs") as error:
         model.predictor(normalise=True)
+    assert (error.value.key, error.value.value) == ("normalise", True)
     answers = model.predictor().predict(records)
     assert [answer["score"] for answer in answers[:-2]] == pytest.approx(cosines, abs=1e-5)
     assert answers[-2]["error"].startswith("text_b is missing") and "set embeddings to true" in answers[-2]["error"]

@@ -17,6 +17,7 @@ from src.utils import parse_part
 MINDIR, AIR, ONNX = "MINDIR", "AIR", "ONNX"
 ONNX_ONLY = ("file_format", ONNX)
 DYNAMIC = "dynamic"
+FILES = ("serve", "")  # `needs` of options that do not apply to a server
 COMPUTE_TYPES = ("float32", "bfloat16")  # matrix products
 NULL_THRESHOLD = option(
     None, "highest no_answer_probability with an answer; squad_v2 only; unset: the model's", minimum=0, maximum=1
@@ -66,9 +67,9 @@ class ExportConfig(OneDeviceConfig):
     def check_together(self) -> None:
         name = Path(self.export_file_name)
         if self.export_file_name and (name.name in ("", "..") or name.suffix in (".mindir", ".air", ".onnx", ".json")):
-            raise ConfigError(f"export_file_name is {self.export_file_name}; give DIR/NAME or NAME without an ending")
+            raise self.error_of("export_file_name", expected="DIR/NAME or NAME without an ending")
         if self.export_file_name.endswith(("/", "/.")):
-            raise ConfigError(f"export_file_name is {self.export_file_name}, a folder; give DIR/NAME")
+            raise self.error_of("export_file_name", "that is a folder", hint="give DIR/NAME")
 
 
 class PredictConfig(LayersConfig):
@@ -80,25 +81,34 @@ class PredictConfig(LayersConfig):
         required=True,
     )
     input: str = option(
-        "", "records; .jsonl, .ndjson, .json, .tsv, .csv, .xls, .xlsx, .parquet, .arrow, text; -: standard input"
+        "",
+        "records; .jsonl, .ndjson, .json, .tsv, .csv, .xls, .xlsx, .parquet, .arrow, text; -: standard input",
+        needs=FILES,
     )
     output: str = option(
-        "", "answers; JSON lines (.jsonl, .ndjson, .json, .txt) or a table (.csv, .tsv, .xlsx); -: standard output"
+        "",
+        "answers; JSON lines (.jsonl, .ndjson, .json, .txt) or a table (.csv, .tsv, .xlsx); -: standard output",
+        needs=FILES,
     )
     input_format: str = option(
         "auto",
         "form of the input; auto: by file ending; standard input: JSON lines",
         choices=("auto", "json_lines", "table", "text"),
+        needs=FILES,
     )
-    encoding: str = option("utf-8", "encoding of text files; tables only, such as gb18030, utf-16 or latin-1")
-    sheet: str = option("", "sheet of workbooks; name, or number from 1; empty: first visible one")
-    delimiter: str = option("", "text between fields; .csv, .tsv, .txt; empty: by ending and first line")
+    encoding: str = option(
+        "utf-8", "encoding of text files; tables only, such as gb18030, utf-16 or latin-1", needs=FILES
+    )
+    sheet: str = option("", "sheet of workbooks; name, or number from 1; empty: first visible one", needs=FILES)
+    delimiter: str = option("", "text between fields; .csv, .tsv, .txt; empty: by ending and first line", needs=FILES)
     text_a_column: str = option(
-        "", "column of the first text; or key; empty: that of the training data, else text_a or text"
+        "", "column of the first text; or key; empty: that of the training data, else text_a or text", needs=FILES
     )
-    text_b_column: str = option("", "column of the second text; or key; every record then needs it")
+    text_b_column: str = option("", "column of the second text; or key; every record then needs it", needs=FILES)
     part: str = option(
-        "", "part to work on; i/n: answer part i, from 0, of n; the parts' files, joined in order, are the whole"
+        "",
+        "part to work on; i/n: answer part i, from 0, of n; the parts' files, joined in order, are the whole",
+        needs=FILES,
     )
     serve: str = option("", "HOST:PORT of an HTTP server; with a demo page, instead of files")
     allowed_hosts: tuple[str, ...] = option((), "host names of requests; besides the served address; *: any")
@@ -128,6 +138,7 @@ class PredictConfig(LayersConfig):
         "",
         "file of records to search; with embeddings; read by its ending, with the input's encoding, sheet and "
         "delimiter; answers are the top_k nearest in meaning",
+        needs=FILES,
     )
     vocab_file_path: str = option("", "WordPiece vocabulary; if the checkpoint's folder has none")
     spm_model_file: str = option("", "SentencePiece model; if the checkpoint's folder has none")
@@ -138,40 +149,28 @@ class PredictConfig(LayersConfig):
 
     def check_required(self) -> None:
         super().check_required()
-        of_tables = ("input_format", "encoding", "sheet", "delimiter", "text_a_column", "text_b_column")
-        for key in ("input", "output", *of_tables, "part"):
-            if self.serve and getattr(self, key) != type(self).model_fields[key].default:
-                raise ConfigError(f"{key} does not apply to a server: leave out {key}, or serve")
         if self.part and (self.input == "-" or Path(self.output).suffix.lower() in ENDINGS):
-            raise ConfigError("part needs an input that is a file, not -, and JSON lines as output")
-        if self.search and self.serve:
-            raise ConfigError("search does not apply to a server: leave out search, or serve")
+            raise self.error_of("part", "it needs an input that is a file, not -, and JSON lines as output")
         is_exported = self.model.endswith(SUFFIXES)
         if self.search and not (self.embeddings or is_exported):
-            raise ConfigError("search needs vectors: give --embeddings true, too")
+            raise self.error_of("search", "it needs vectors", hint="set embeddings to true, too")
         if self.search == "-" and self.input == "-":
-            raise ConfigError("search and input are both standard input: name a file for one of them")
+            raise self.error_of("search", "input is standard input, too", hint="name a file for one of them")
         for key in ("allowed_hosts", "access_log"):
             if getattr(self, key) and not self.serve:
-                raise ConfigError(f"{key} applies to a server only: give serve, too, or leave it out")
+                raise self.error_of(key, "it applies to a server only", hint="give serve, too, or leave it out")
         if not self.serve and not (self.input and self.output):
             raise ConfigError("give --input and --output (- for standard input and output), or --serve HOST:PORT")
         if self.model.lower().endswith(".air"):
-            raise ConfigError(
-                f"model is {self.model}, but AIR files run in Ascend's own runtime only; give NAME.mindir, NAME.onnx, "
-                "a checkpoint, or the folder of a run or a conversion"
-            )
+            hint = "give NAME.mindir, NAME.onnx, a checkpoint, or the folder of a run or a conversion"
+            raise self.error_of("model", "AIR files run in Ascend's own runtime only", hint=hint)
         for key, allowed in (("device_target", ("auto", "CPU")), ("fused_layers", ("auto", "never"))):
-            if self.model.endswith(ONNX_SUFFIX) and (value := getattr(self, key)) not in allowed:
+            if self.model.endswith(ONNX_SUFFIX) and getattr(self, key) not in allowed:
                 hint = f"onnxruntime computes {self.model} on the CPU, without the C++ layers"
-                raise ConfigError(key=key, value=value, expected=" or ".join(allowed), hint=hint)
+                raise self.error_of(key, expected=" or ".join(allowed), hint=hint)
         if not (self.do_lower_case or self.vocab_file_path or self.spm_model_file):
-            raise ConfigError(
-                "do_lower_case=false applies only with vocab_file_path or spm_model_file; without them the tokenizer "
-                "beside the weights decides"
-            )
-        fixed_by_export = [key for key in ("embeddings", "vocab_file_path", "spm_model_file") if getattr(self, key)]
-        if is_exported and fixed_by_export:
-            raise ConfigError(
-                f"{fixed_by_export[0]} does not apply to {self.model}: its export fixed head and vocabulary"
-            )
+            problem = "without vocab_file_path or spm_model_file the tokenizer beside the weights decides"
+            raise self.error_of("do_lower_case", problem)
+        for key in ("embeddings", "vocab_file_path", "spm_model_file"):
+            if is_exported and getattr(self, key):
+                raise self.error_of(key, f"the export fixed head and vocabulary of {self.model}")

@@ -91,10 +91,8 @@ def load_exported(
     is_onnx = file.suffix == ONNX_SUFFIX
     fused = not is_onnx and is_fused(backend)
     if compute_type != "float32" and not fused:
-        raise ConfigError(
-            f"compute_type={compute_type} needs the C++ layers, which are not in use for {file}; use "
-            "compute_type=float32"
-        )
+        problem = f"it needs the C++ layers, which are not in use for {file}"
+        raise ConfigError(key="compute_type", value=compute_type, problem=problem, hint="use float32")
     architecture = AlbertConfig.from_values(described.architecture, file.with_suffix(".json"))
     architecture = architecture.replace(compute_type=compute_type, backend=backend)
     task_info = task_info.clipped_to(architecture)

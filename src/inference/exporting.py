@@ -121,9 +121,8 @@ def _checked_shape(
     fixed_shape = (batch_size, length or model.task_info.max_seq_length) if file_format == AIR else None
     shortest, longest = model.task_info.shortest_row, model.task_info.max_seq_length
     if fixed_shape and not shortest <= fixed_shape[1] <= longest:
-        raise ConfigError(
-            f"export_seq_length is {fixed_shape[1]}, allowed for this model are {shortest} to {longest} tokens"
-        )
+        expected = f"{shortest} to {longest} tokens for this model"
+        raise ConfigError(key="export_seq_length", value=fixed_shape[1], expected=expected)
     if (size := _weights_size(model)) > MAX_WEIGHT_BYTES:
         raise DataError(
             f"the weights take {size / 2**30:.2f} GiB, allowed in an exported file are {MAX_WEIGHT_BYTES / 2**30:.2f}"

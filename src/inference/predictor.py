@@ -93,15 +93,16 @@ class Predictor:
         if isinstance(processor, MaskProcessor):
             processor.top_k = settings.top_k or processor.top_k
         elif settings.top_k is not None:
-            raise ConfigError(f"top_k is {settings.top_k}, but the model's task is {task}, not fill_mask")
+            raise ConfigError(key="top_k", value=settings.top_k, problem=f"the model's task is {task}, not fill_mask")
+        problem = f"it applies to embeddings and the model's task is {task}"
         if isinstance(processor, EmbeddingsProcessor):
             processor.pooling = settings.pooling or getattr(self.task_info, "pooling", "") or POOLER
             processor.normalise = settings.normalise
             processor.hidden_size = self.architecture.hidden_size
         elif settings.pooling:
-            raise ConfigError(f"pooling applies to embeddings, but the model's task is {task}")
+            raise ConfigError(key="pooling", value=settings.pooling, problem=problem)
         if settings.normalise and task != EMBEDDINGS.name:
-            raise ConfigError(f"normalise applies to embeddings, but the model's task is {task}")
+            raise ConfigError(key="normalise", value=True, problem=problem)
 
     def predict(self, records: Sequence[Record]) -> list[Record]:
         """Return one answer per record, in order.

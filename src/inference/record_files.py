@@ -170,14 +170,13 @@ def check_output(file: str, source: str) -> None:
     path = Path(file)
     check_not_home(path, "output")
     if path.suffix.lower() not in _OUTPUT_ENDINGS:
-        raise ConfigError(
-            f"the output {file} ends in {path.suffix}: use {', '.join(filter(None, _OUTPUT_ENDINGS))} or no ending"
-        )
+        expected = f"a name that ends in {', '.join(filter(None, _OUTPUT_ENDINGS))}, or without an ending"
+        raise ConfigError(key="output", value=file, expected=expected)
     try:
         if path.exists() and not path.is_file():
             raise DataError(f"{file} is a folder, a device or a pipe: name a file, or use - for standard output")
         if path.exists() and Path(source).exists() and path.samefile(source):
-            raise ConfigError(f"the output {file} is also the input: choose another output")
+            raise ConfigError(key="output", value=file, problem="it is also the input", hint="choose another output")
         check_writable(Path(os.path.realpath(file)).parent)  # of a link's target, even if that is still to be made
     except OSError as error:
         raise DataError(f"{file} cannot be written: {error.filename}: {error.strerror}") from error

@@ -223,10 +223,9 @@ def parse_address(text: str) -> tuple[str, int]:
     """Return host and port of "127.0.0.1:8000", "[::1]:8000" or "8000" (loopback only); else raise ConfigError."""
     match = re.fullmatch(r"(?:(?:\[([0-9A-Fa-f:.]+)\]|([^\s\[\]:/]+)):)?([0-9]{1,5})", text)
     if match is None or int(match[3]) > 65535:
-        raise ConfigError(
-            f"the address to serve on is {text!r}, allowed is HOST:PORT or PORT with a port from 0 (any free one) to "
-            f"65535, for instance {LOOPBACK}:8000, [::1]:8000 or 8000"
-        )
+        examples = f"{LOOPBACK}:8000, [::1]:8000 or 8000"
+        expected = f"HOST:PORT or PORT with a port from 0 (any free one) to 65535, for instance {examples}"
+        raise ConfigError(key="serve", value=text, expected=expected)
     return match[1] or match[2] or LOOPBACK, int(match[3])
 
 

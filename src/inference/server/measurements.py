@@ -126,7 +126,7 @@ def open_access_log(file: str) -> logging.Logger | None:
                 raise OSError("it is a folder, a device or a pipe")
             handler = AccessLogFile(path, encoding="utf-8")
         except (OSError, ValueError) as error:
-            raise ConfigError(f"access_log is {file}, which cannot be written: {error}") from error
+            raise ConfigError(key="access_log", value=file, problem=f"it cannot be written: {error}") from error
     logger = logging.Logger("access")  # not one of the process's loggers, whose handlers print other messages
     logger.addHandler(handler)
     return logger
