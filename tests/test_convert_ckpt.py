@@ -307,12 +307,12 @@ def test_labels_from_the_command_line(tmp_path: Path) -> None:
     assert (
         read_task_info(convert("hf", "mindspore", theirs, tmp_path / "d", labels=("bad", "good"))).labels[1] == "good"
     )
-    with pytest.raises(ConfigError, match=r"--labels is good, bad, but .* names them bad, good"):
+    with pytest.raises(ConfigError, match=r"labels is \['good', 'bad'\], but .* names them bad, good"):
         convert("hf", "mindspore", theirs, tmp_path / "c", labels=("good", "bad"))
     state(theirs, id2label=None)
     with pytest.raises(ConfigError, match="the head has 2 outputs, the labels are bad"):
         convert("hf", "mindspore", theirs, tmp_path / "c", labels=("bad",))
-    with pytest.raises(ConfigError, match=r"--task is squad_v1, but .* is for classification"):
+    with pytest.raises(ConfigError, match=r"task is 'squad_v1', but .* is for classification"):
         convert("hf", "mindspore", theirs, tmp_path / "c", task="squad_v1")
 
 
@@ -502,7 +502,7 @@ def test_output_that_exists_is_refused(tmp_path: Path) -> None:
             convert("hf", "mindspore", theirs, path)
     (tmp_path / "empty").mkdir()
     convert("hf", "mindspore", theirs, tmp_path / "empty")
-    with pytest.raises(ConfigError, match="the output is ~/new, "):
+    with pytest.raises(ConfigError, match="output is '~/new', "):
         convert("hf", "mindspore", theirs, Path("~/new"))
 
 
@@ -526,7 +526,7 @@ def test_command(tmp_path: Path) -> None:
     assert "matched (albert, mlm, sop); 0 missing: none; 0 unexpected: none" in done.stdout
     assert {path.name for path in (tmp_path / "ours").iterdir()} == {"albert-0.ckpt", "albert_config.json"}
     again = subprocess.run([*command, *words], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert again.returncode == 2 and again.stderr.startswith("error: the output ") and again.stderr.count("\n") == 1
+    assert again.returncode == 2 and again.stderr.startswith("error: output is ") and again.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

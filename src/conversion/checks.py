@@ -142,7 +142,7 @@ def resolve_task(
         logger.info(f"{origin} does not say whether its head is for {' or '.join(allowed)}; --task would")
         return None
     if task_option not in ("", task):
-        raise ConfigError(f"--task is {task_option}, but {origin} is for {task}")
+        raise ConfigError(key="task", value=task_option, problem=f"{origin} is for {task}")
     if task not in allowed:
         raise CheckpointError(
             f"{origin}: a head of {outputs} outputs is not for {task}, possible is {' or '.join(allowed)}"
@@ -152,10 +152,10 @@ def resolve_task(
         default_names = [f"LABEL_{index}" for index in range(outputs)]  # those of transformers
         source_names = list(stated.get("labels") or default_names)
         if labels and source_names not in (default_names, list(labels)):
-            raise ConfigError(f"--labels is {abbreviated(labels)}, but {origin} names them {abbreviated(source_names)}")
+            raise ConfigError(key="labels", value=labels, problem=f"{origin} names them {abbreviated(source_names)}")
         names = list(labels or source_names)
         if len(names) != outputs:
             raise ConfigError(f"{origin}: the head has {outputs} outputs, the labels are {abbreviated(names)}")
     elif labels:
-        raise ConfigError(f"--labels has no effect: the task {task} has no labels")
+        raise ConfigError(key="labels", value=labels, problem=f"it has no effect: the task {task} has no labels")
     return parse_task_info({**stated, "task": task, "labels": names}, str(stated_in))

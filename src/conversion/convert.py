@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from model_utils.config import check_not_home
-from model_utils.errors import CheckpointError, ConfigError, first_few
+from model_utils.errors import CheckpointError, first_few
 from model_utils.schema import Config, option
 from src.conversion.google_checkpoint import read_google
 from src.conversion.hugging_face_folder import read_hugging_face, write_hugging_face
@@ -52,7 +52,7 @@ class ConvertConfig(Config):
 
     def check_together(self) -> None:
         if self.source and self.source == self.target and "dtype" not in self.model_fields_set:
-            raise ConfigError(f"source and target are both {self.source}: give another one, or a dtype")
+            raise self.error_of("target", "source is the same", hint="give another one, or a dtype")
 
 
 def main(config: ConvertConfig) -> None:
@@ -64,12 +64,12 @@ def main(config: ConvertConfig) -> None:
         ConfigError: task or labels do not fit or are missing, or the library that reads the files is not installed.
     """
     output = Path(config.output)
-    check_not_home(output, "the output")
+    check_not_home(output, "output")
     options = {"do_lower_case": config.do_lower_case} if config.source == "tf" else {}
     try:
         is_empty_folder = output.is_dir() and not any(output.iterdir())
         if output.exists() and not is_empty_folder:
-            raise ConfigError(f"the output {output} exists and is not an empty folder; name a new one")
+            raise config.error_of("output", "it exists and is not an empty folder", hint="name a new one")
         model = READERS[config.source](Path(config.input), config.task, config.labels, **options)
         layers = model.architecture.num_hidden_layers
         groups = model.architecture.num_hidden_groups

@@ -271,7 +271,7 @@ def _architecture(model: ModelFolder) -> str:
         if is_refused:
             raise CheckpointError(f"the model has {form}: transformers has neither an ALBERT nor a BERT with this")
     if not task and modules & {head.module for head in HEADS.values()}:
-        raise ConfigError("a Hugging Face folder says what its model is for: give --task")
+        raise ConfigError(key="task", value="", hint="give what the model is for, which a Hugging Face folder says")
     if task:
         name = ARCHITECTURES[task]
     elif "sop" in modules:
