@@ -148,13 +148,14 @@ class CreateDataConfig(CorpusConfig):
     def check_together(self) -> None:
         parse_part(self.part)
         if self.masking == "dynamic" and self.passes > 1:
-            raise ConfigError(key="dupe_factor", value=self.dupe_factor, expected="1 or 0 with masking dynamic")
+            raise self.error_of("dupe_factor", expected="1 or 0 with masking dynamic")
         if self.predictions >= self.max_seq_length:
             raise ConfigError(key="max_predictions_per_seq", value=self.predictions, expected="below max_seq_length")
         if self.word_segmenter == JIEBA and self.spm_model_file:
-            raise ConfigError("word_segmenter=jieba needs a WordPiece vocabulary: give vocab_file, not spm_model_file")
+            hint = "give vocab_file, not spm_model_file"
+            raise self.error_of("word_segmenter", "it needs a WordPiece vocabulary", hint=hint)
         if self.executor == "dask" and not self.scheduler:
-            raise ConfigError("executor=dask needs the address of a scheduler: give scheduler, as tcp://10.0.0.1:8786")
+            raise self.error_of("scheduler", hint="give its address for executor dask, as tcp://10.0.0.1:8786")
 
 
 def group_documents(documents: Iterable[Document], beside: int = 0) -> Iterator[list[Document]]:

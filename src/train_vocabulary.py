@@ -17,7 +17,7 @@ import sentencepiece
 import tokenizers
 
 from model_utils.config import check_output_folder, run_main
-from model_utils.errors import ConfigError, DataError, shorten
+from model_utils.errors import ConfigError, DataError
 from model_utils.files import write_atomically
 from model_utils.remote_files import TextFile
 from model_utils.schema import option
@@ -74,8 +74,7 @@ class TrainVocabularyConfig(CorpusConfig):
 
     def check_together(self) -> None:
         if 0 < self.character_coverage < LEAST_COVERAGE:
-            expected = f"0 or from {LEAST_COVERAGE} to 1"
-            raise ConfigError(key="character_coverage", value=self.character_coverage, expected=expected)
+            raise self.error_of("character_coverage", expected=f"0 or from {LEAST_COVERAGE} to 1")
 
 
 def main(config: TrainVocabularyConfig) -> None:
@@ -83,7 +82,7 @@ def main(config: TrainVocabularyConfig) -> None:
     train: Trainer = {"sentencepiece": train_sentencepiece, "wordpiece": train_wordpiece}[config.kind]
     suffixes = {"sentencepiece": (".vocab", ".model"), "wordpiece": (".vocab.txt",)}[config.kind]
     if Path(config.output_prefix).name != config.output_prefix.rpartition("/")[2]:
-        raise ConfigError(f"output_prefix is {shorten(config.output_prefix)}, needed is the beginning of a file's name")
+        raise config.error_of("output_prefix", expected="the beginning of a file's name")
     targets = [Path(config.output_prefix + suffix) for suffix in suffixes]
     for target in targets:
         if target.exists():
@@ -158,10 +157,10 @@ def train_wordpiece(read: Reader, config: TrainVocabularyConfig) -> tuple[bytes]
     tokenizer.train_from_iterator(words, trainer)
     entries = sorted(tokenizer.get_vocab().items(), key=lambda entry: entry[1])
     if len(entries) != config.vocab_size:
-        advice = f"set it to {len(entries)}"
+        hint = f"set it to {len(entries)}"
         if len(entries) < LEAST_ENTRIES:
-            advice = f"use more text, at least {LEAST_ENTRIES} are needed"
-        raise ConfigError(f"vocab_size is {config.vocab_size}, but this text gives {len(entries)} entries; {advice}")
+            hint = f"use more text, at least {LEAST_ENTRIES} are needed"
+        raise config.error_of("vocab_size", f"this text gives {len(entries)} entries", hint=hint)
     return ("".join(f"{token}\n" for token, _ in entries).encode(),)
 
 
@@ -227,9 +226,10 @@ def _translate_error(error: RuntimeError, vocab_size: int) -> Exception:
     """Return an error of SentencePiece as an error for the user."""
     text = str(error)
     if maximum := re.search(r"Please set it to a value <= (\d+)", text):
-        return ConfigError(f"vocab_size is {vocab_size}, allowed for this text is at most {maximum[1]}")
+        return ConfigError(key="vocab_size", value=vocab_size, expected=f"at most {maximum[1]} for this text")
     if minimum := re.search(r"smaller than required_chars. \d+ vs (\d+)", text):
-        return ConfigError(f"vocab_size is {vocab_size}, allowed with this character_coverage is at least {minimum[1]}")
+        expected = f"at least {minimum[1]} with this character_coverage"
+        return ConfigError(key="vocab_size", value=vocab_size, expected=expected)
     return DataError(f"SentencePiece cannot train a vocabulary on this text: {text.strip()}")
 
 

@@ -215,7 +215,7 @@ def test_a_cluster_that_ends_is_a_sentence(
             {"scheduler": "tcp://host:8786"},
             "scheduler is 'tcp://host:8786', allowed is empty while executor is processes",
         ),
-        ({"executor": "dask"}, "needs the address of a scheduler"),
+        ({"executor": "dask"}, "scheduler is missing; give its address"),
         (
             {"executor": "dask", "scheduler": "tcp://host:8786", "num_workers": 2},
             "num_workers is 2, allowed is 0",
