@@ -121,7 +121,7 @@ class Config(pydantic.BaseModel):
         """Raise ConfigError if a required key is empty."""
         for key, field in type(self).model_fields.items():
             if rules_of(field).required and getattr(self, key) == "":
-                raise self.error_of(key, hint=f"it means: {field.description}")
+                raise self.error_of(key, hint=f"needed: {field.description}")
 
     def check_together(self) -> None:
         """Check keys against each other; derived classes raise ConfigError."""

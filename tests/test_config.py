@@ -568,7 +568,7 @@ def test_a_new_configuration_is_a_class_of_options(tmp_path: Path) -> None:
 
     assert load(tmp_path, "task: x\nlimit:", kind=TaskConfig).limit is None
     assert load(tmp_path, "task: x", "--limit=3", kind=TaskConfig).limit == 3
-    with pytest.raises(ConfigError, match="task is missing; it means: which") as error:
+    with pytest.raises(ConfigError, match="task is missing; needed: which") as error:
         TaskConfig().check_required()
     assert (error.value.key, error.value.value) == ("task", "")
 
