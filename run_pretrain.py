@@ -23,7 +23,7 @@ from src.training.pretrain_config import PretrainConfig
 from src.training.ranks import ranks_of
 from src.training.recorder import Reporting
 from src.training.run_folder import RunFolder, check_run_folder
-from src.training.run_plan import RunFacts, plan_precision, plan_run, teacher_facts
+from src.training.run_plan import RunIdentity, plan_precision, plan_run, teacher_identity
 from src.training.train_step import build_step
 from src.training.trainer import Trainer
 from src.training.utilisation import Utilisation
@@ -73,7 +73,7 @@ def build_trainer(config: PretrainConfig, device: Device, folder: RunFolder) -> 
         phases,
         plan,
         folder,
-        RunFacts(identity_of(datasets) | teacher_facts(config.teacher), precision, architecture.facts()),
+        RunIdentity(identity_of(datasets) | teacher_identity(config.teacher), precision, architecture.saved_dict()),
         partial(initialise, network, data, config.load_checkpoint_path),
         evaluation,
         Reporting(lines, Utilisation(architecture), learning_check(config, architecture, lines, data)),

@@ -30,7 +30,7 @@ class RandomModel:
         scores = TASKS[task].scores(architecture, task_info)
         initialise_weights(scores, SPREAD, SEED)
         folder.mkdir()
-        save_checkpoint(scores, folder, 1, {ARCHITECTURE: architecture.facts()})
+        save_checkpoint(scores, folder, 1, {ARCHITECTURE: architecture.saved_dict()})
         tokenizer = build_tokenizer("", spm_model_file, True)
         ModelFolder(architecture, tokenizer, None if task == "fill_mask" else task_info).save_artifacts(folder)
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from pydantic.fields import FieldInfo
 
 from model_utils.errors import ConfigError
-from model_utils.facts import flatten
+from model_utils.flat_dicts import flatten
 from model_utils.yaml_files import parse_yaml
 
 SAME, SAME_PLACE, ANY = "same", "same place", "any"  # on_resume of an option

@@ -161,10 +161,10 @@ class AlbertConfig(Config):
             raise CheckpointError(f"{path}: {error}") from None
 
     def to_json(self, path: str | Path) -> None:
-        """Write `facts` atomically, for from_json."""
-        write_json(Path(path), self.facts())
+        """Write `saved_dict` atomically, for from_json."""
+        write_json(Path(path), self.saved_dict())
 
-    def facts(self) -> dict[str, Any]:
+    def saved_dict(self) -> dict[str, Any]:
         """Return all keys that the weights depend on, as JSON values."""
         return {key: value for key, value in self.to_dict().items() if key not in RUN_KEYS}
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from model_utils.errors import DataError, shorten
 from src.data.feature_cache import Features
-from src.data.features import WINDOWS, labelled_features, text_facts, token_columns
+from src.data.features import WINDOWS, labelled_features, text_manifest, token_columns
 from src.data.text_rows import encode_windows
 from src.text.arrow_tables import is_saved_dataset, saved_splits, split_stem
 from src.text.text_tables import SUFFIXES, TableOptions, names_its_columns, read_table, suffix_of
@@ -238,7 +238,7 @@ class ClassificationSplit:
     window_stride: int = 0
     separator: str = ""
 
-    def facts(self) -> dict[str, Any]:
+    def manifest(self) -> dict[str, Any]:
         # _has_empty_sets tells None and "" apart.
         texts = ((example.text_a, example.text_b, example.label or None) for example in self.examples)
         source = {example.file.name for example in self.examples}
@@ -249,7 +249,7 @@ class ClassificationSplit:
             settings["label_separator"] = self.separator
         if self._has_empty_sets:
             settings["labelled"] = True
-        return text_facts(source, texts, self.tokenizer, **settings)
+        return text_manifest(source, texts, self.tokenizer, **settings)
 
     def features(self) -> Features:
         """Return the rows of the examples in order.

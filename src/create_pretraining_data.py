@@ -29,7 +29,7 @@ from model_utils.errors import ConfigError, DataError, shorten
 from model_utils.remote_files import TextFile
 from model_utils.schema import option
 from src.data.dask_cluster import connect
-from src.data.feature_files import SUFFIX, facts_of, is_complete, open_records, sha256_of
+from src.data.feature_files import SUFFIX, is_complete, manifest_path, open_records, sha256_of
 from src.data.mindrecord_file import HEADER_BYTES, files_needed
 from src.data.record_writer import RecordWriter, check_record_path
 from src.data.worker_processes import ResultsOf, results_of
@@ -182,7 +182,7 @@ def group_documents(documents: Iterable[Document], beside: int = 0) -> Iterator[
     yield from filter(None, last_units)
 
 
-def gather_facts(
+def build_manifest(
     config: CreateDataConfig, settings: InstanceSettings, tokenizer: FullTokenizer, files: list[TextFile]
 ) -> dict[str, Any]:
     """Return the manifest NAME.facts.json: everything that determines the output."""
@@ -267,7 +267,7 @@ def output_path(config: CreateDataConfig) -> Path:
     """Return the path of the output or of its part; raise DataError if a part's whole is there already."""
     path = check_record_path(config.output_file)
     if config.part:
-        if facts_of(path).exists():
+        if manifest_path(path).exists():
             raise DataError(f"{path} is there already, joined or whole: remove it, or give another output_file")
         path = check_record_path(part_path(path, *config.part_of))
     check_output_folder(path.parent, "output_file's folder")
@@ -317,8 +317,8 @@ def main(config: CreateDataConfig) -> None:
     tokenizer = build_tokenizer(config.vocab_file, config.spm_model_file, config.do_lower_case)
     options = {field.name: getattr(config, field.name) for field in fields(InstanceSettings)}
     settings = InstanceSettings(**options | {"max_predictions_per_seq": config.predictions})
-    facts = gather_facts(config, settings, tokenizer, files)
-    if is_complete(path, facts):
+    manifest = build_manifest(config, settings, tokenizer, files)
+    if is_complete(path, manifest):
         rows = open_records(path, TASK).num_rows
         logger.info(f"{path} is complete, {rows:,} examples from this text with these settings: nothing to do")
         return
@@ -337,13 +337,13 @@ def main(config: CreateDataConfig) -> None:
             return
         # The workers start before the writer, which takes seconds to load MindSpore.
         results = open_until_written.enter_context(compute(maker.make, units))
-        writer = open_until_written.enter_context(RecordWriter(path, maker.columns, facts, config.output_file_num))
+        writer = open_until_written.enter_context(RecordWriter(path, maker.columns, manifest, config.output_file_num))
         for file in tokenizer.files(tokenizer.file):
             writer.add_file(file)
         fit = write_results(results, writer, tokenizer, source_bytes, config.output_file_num)
         if not writer.rows:
             raise DataError(NO_EXAMPLE)
-        writer.facts["vocabulary_fit"] = fit.facts()
+        writer.manifest["vocabulary_fit"] = fit.to_manifest()
     seconds = time.monotonic() - start
     logger.info(f"{path}: {writer.rows:,} examples in {seconds:.1f} s, {writer.rows / seconds:,.0f} per second")
     logger.info(f"vocabulary: {fit}")

@@ -23,7 +23,7 @@ from model_utils.errors import DataError, first_few, shorten
 from model_utils.json_files import Schema, matching, parse_json, validated
 from src.data.feature_cache import TRAIN, Features
 from src.data.feature_files import Column, Ragged
-from src.data.features import best_windows, text_facts, token_columns
+from src.data.features import best_windows, text_manifest, token_columns
 from src.text.text_tables import json_values
 from src.tokenization import FullTokenizer
 from src.utils import read_lines
@@ -259,13 +259,13 @@ class SquadSplit:
         """Training features: targets are the first answers, questions without them in the context are left out."""
         return self.name == TRAIN
 
-    def facts(self) -> dict[str, Any]:
+    def manifest(self) -> dict[str, Any]:
         texts = (
             (context, [(q.question, [(a.text, a.start) for a in q.answers], q.is_impossible) for q in group])
             for context, group in itertools.groupby(self.examples, key=attrgetter("context"))
         )
         settings = {key: getattr(self, key) for key in ("max_seq_length", "doc_stride", "max_query_length", "training")}
-        return text_facts({question.source for question in self.examples}, texts, self.tokenizer, **settings)
+        return text_manifest({question.source for question in self.examples}, texts, self.tokenizer, **settings)
 
     def features(self) -> Features:
         """Return one row for each window of each question, in order.

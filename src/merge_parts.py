@@ -14,12 +14,12 @@ import numpy as np
 
 from model_utils.config import run_main
 from model_utils.errors import DataError
-from model_utils.facts import first_difference, flatten
 from model_utils.files import write_atomically
+from model_utils.flat_dicts import first_difference, flatten
 from model_utils.json_files import write_checked
 from model_utils.schema import Config, option
 from src.create_pretraining_data import part_path
-from src.data.feature_files import SUFFIX, RecordSet, facts_of, open_records, read_facts, sha256_of
+from src.data.feature_files import SUFFIX, RecordSet, manifest_path, open_records, read_manifest, sha256_of
 from src.data.record_writer import check_record_path
 from src.pretraining_data.diagnostics import UNIGRAM, VocabularyFit
 from src.pretraining_data.examples import TASK
@@ -50,33 +50,35 @@ def find_parts(path: Path) -> list[RecordSet]:
         raise DataError(f"{path.parent} holds parts of {' and of '.join(sorted(counts))}; remove those of all but one")
     count = int(counts.pop())
     parts = [open_records(part_path(path, index, count), TASK) for index in range(count)]
-    first, *others = [{key: value for key, value in part.facts.items() if key not in OF_EACH_PART} for part in parts]
-    for part, facts in zip(parts[1:], others, strict=True):
-        if difference := first_difference(flatten(first), flatten(facts)):
+    first, *others = [{key: value for key, value in part.manifest.items() if key not in OF_EACH_PART} for part in parts]
+    for part, manifest in zip(parts[1:], others, strict=True):
+        if difference := first_difference(flatten(first), flatten(manifest)):
             key, left, right = difference
             raise DataError(f"the parts differ in {key}: {left!r} in {parts[0].name} and {right!r} in {part.name}")
     return parts
 
 
-def merged_facts(path: Path, parts: list[RecordSet]) -> dict[str, Any]:
+def merged_manifest(path: Path, parts: list[RecordSet]) -> dict[str, Any]:
     """Return the manifest of all parts; the files of its arrays are on the disk."""
-    common = {key: value for key, value in parts[0].facts.items() if key not in OF_EACH_PART}
+    common = {key: value for key, value in parts[0].manifest.items() if key not in OF_EACH_PART}
     arrays = {f"{part.name}.{suffix}.npy" for part in parts for suffix in ARRAYS}
-    files = {name: checksum for part in parts for name, checksum in part.facts["files"].items() if name not in arrays}
+    files = {
+        name: checksum for part in parts for name, checksum in part.manifest["files"].items() if name not in arrays
+    }
     own_arrays = [path.with_name(f"{path.stem}.{suffix}.npy") for suffix in ARRAYS]
-    fits = [VocabularyFit.from_facts(part.facts["vocabulary_fit"]) for part in parts]
+    fits = [VocabularyFit.from_manifest(part.manifest["vocabulary_fit"]) for part in parts]
     return {
         **common,
         "rows": sum(part.num_rows for part in parts),
         "record_files": [file.name for part in parts for file in part.files],
         "files": {**files, **{file.name: sha256_of(file) for file in own_arrays}},
-        "vocabulary_fit": sum(fits, start=VocabularyFit()).facts(),
+        "vocabulary_fit": sum(fits, start=VocabularyFit()).to_manifest(),
     }
 
 
 def remove_part_manifests(path: Path) -> None:
     """Remove the manifests and arrays of the parts whose rows belong to DIR/NAME.mindrecord now."""
-    parts = {file.partition(SUFFIX)[0] for file in read_facts(facts_of(path))["record_files"]} - {path.stem}
+    parts = {file.partition(SUFFIX)[0] for file in read_manifest(manifest_path(path))["record_files"]} - {path.stem}
     for part in parts:
         for suffix in ("facts.json", *(f"{array}.npy" for array in ARRAYS)):
             path.with_name(f"{part}.{suffix}").unlink(missing_ok=True)
@@ -85,7 +87,7 @@ def remove_part_manifests(path: Path) -> None:
 def main(config: MergeConfig) -> None:
     """Write the manifest of all parts, then remove those of the parts."""
     path = check_record_path(config.output_file)
-    if not facts_of(path).exists():  # else an earlier run may have been interrupted before the removal
+    if not manifest_path(path).exists():  # else an earlier run may have been interrupted before the removal
         parts = find_parts(path)
         values = {
             "lengths": np.concatenate([part.lengths for part in parts]),
@@ -94,7 +96,7 @@ def main(config: MergeConfig) -> None:
         }
         for suffix, array in values.items():
             write_atomically(path.with_name(f"{path.stem}.{suffix}.npy"), functools.partial(np.save, arr=array))
-        write_checked(facts_of(path), merged_facts(path, parts))
+        write_checked(manifest_path(path), merged_manifest(path, parts))
     remove_part_manifests(path)
     records = open_records(path, TASK)
     logger.info(f"{path}: {records.num_rows:,} examples in {len(records.files)} file(s)")

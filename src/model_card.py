@@ -50,7 +50,7 @@ def write_training_card(
 ) -> None:
     """Write README.md of a finished run; splits: features by name, the training's first; results: eval_results.json."""
     name = folder.resolve().name
-    sources = {split: records.facts.get("source", ()) for split, records in splits.items()}
+    sources = {split: records.manifest.get("source", ()) for split, records in splits.items()}
     files = {split: source if isinstance(source, str) else ", ".join(source) for split, source in sources.items()}
     metrics = {key: value for key, value in results.items() if isinstance(value, float) and math.isfinite(value)}
     baselines = {key: round(value, 4) for key, value in results.get("baselines", {}).items()}

@@ -164,7 +164,7 @@ class ModelFolder:
         weights = {name: Tensor(value) for name, value in self.weights.items()}
         self.save_artifacts(folder)
         file = checkpoint_path(folder, state.get("step", 0))
-        write_checkpoint(file, weights, state | {ARCHITECTURE: self.architecture.facts()})
+        write_checkpoint(file, weights, state | {ARCHITECTURE: self.architecture.saved_dict()})
         for _, path in list_checkpoints(folder):
             if path != file:
                 path.unlink()

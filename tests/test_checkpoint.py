@@ -269,7 +269,7 @@ def test_the_newest_stands_in_for_a_damaged_best_one(tmp_path: Path, caplog: pyt
 
 def test_the_architecture_beside_weights_is_the_one_they_were_trained_with(tmp_path: Path) -> None:
     trained = AlbertConfig(compute_type="float16")
-    ckpt.save_checkpoint(State(1), tmp_path, 1, {ckpt.ARCHITECTURE: trained.facts()})
+    ckpt.save_checkpoint(State(1), tmp_path, 1, {ckpt.ARCHITECTURE: trained.saved_dict()})
     for beside in (trained, trained.replace(compute_type="float32", recompute=True)):
         beside.to_json(tmp_path / "albert_config.json")
         assert ckpt.find_checkpoint(tmp_path).path.name == "albert-1.ckpt"

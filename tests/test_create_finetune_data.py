@@ -323,10 +323,10 @@ def test_labels_that_are_refused(tokenizer, examples, labels, message):
         ClassificationSplit("train", examples, labels, tokenizer, 8).features()
 
 
-def test_facts_tell_everything_that_decides(tokenizer, tmp_path):
+def test_manifests_tell_everything_that_decides(tokenizer, tmp_path):
     base = ([example("a", "b", "x"), example("c", "d", "y")], ["x", "y"], tokenizer, 8)
-    facts = ClassificationSplit("train", *base).facts()
-    assert json.loads(json.dumps(facts)) == facts == ClassificationSplit("dev", *base).facts()
+    manifest = ClassificationSplit("train", *base).manifest()
+    assert json.loads(json.dumps(manifest)) == manifest == ClassificationSplit("dev", *base).manifest()
     other = FullTokenizer(write(tmp_path / "vocab.txt", "\n".join([*SPECIALS, *WORDS, "k"])))
     changed = [
         (base[0][:1], *base[1:]),
@@ -338,4 +338,4 @@ def test_facts_tell_everything_that_decides(tokenizer, tmp_path):
         (base[0], base[1], FullTokenizer(tokenizer.file, do_lower_case=False), 8),
         (*base[:3], 9),
     ]
-    assert all(ClassificationSplit("train", *arguments).facts() != facts for arguments in changed)
+    assert all(ClassificationSplit("train", *arguments).manifest() != manifest for arguments in changed)

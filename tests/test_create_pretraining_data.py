@@ -39,14 +39,14 @@ def made(text_and_model, tmp_path_factory):
 
 def test_what_was_made_says_how(made, text_and_model):
     text, model = text_and_model
-    facts = open_records(made, "pretrain").facts
-    assert facts["vocab_file"] == "small.model" and facts["vocab_size"] == 900
-    assert facts["vocab_sha256"] == FullTokenizer(spm_model_file=model).sha256
+    manifest = open_records(made, "pretrain").manifest
+    assert manifest["vocab_file"] == "small.model" and manifest["vocab_size"] == 900
+    assert manifest["vocab_sha256"] == FullTokenizer(spm_model_file=model).sha256
     assert (made.parent / "small.model").read_bytes() == model.read_bytes()
-    assert (facts["max_seq_length"], facts["max_predictions_per_seq"], facts["seed"]) == (128, 20, 12345)
-    assert facts["settings"]["dupe_factor"] == 2
-    assert facts["source"]["text.txt"]["bytes"] == text.stat().st_size
-    assert str(text.parent) not in json.dumps(facts)
+    assert (manifest["max_seq_length"], manifest["max_predictions_per_seq"], manifest["seed"]) == (128, 20, 12345)
+    assert manifest["settings"]["dupe_factor"] == 2
+    assert manifest["source"]["text.txt"]["bytes"] == text.stat().st_size
+    assert str(text.parent) not in json.dumps(manifest)
 
 
 def read_rows(path: Path) -> list[dict]:
@@ -141,7 +141,7 @@ def test_names_may_be_absolute_and_relative(text_and_model, tmp_path, monkeypatc
     (tmp_path / "own" / "a.txt").write_text(text.read_text("utf-8"), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     output = make_records(tmp_path / "pre.mindrecord", f"own/a.txt,{text}", model, dry_run=False, dupe_factor=1)
-    assert len(open_records(output, "pretrain").facts["source"]) == 2
+    assert len(open_records(output, "pretrain").manifest["source"]) == 2
 
 
 @pytest.mark.parametrize("packing", ["cut", "google"])
@@ -404,7 +404,7 @@ def test_parts_hold_the_rows_of_the_whole(text_and_model, tmp_path, small_units,
     ours, theirs = (open_records(path, "pretrain") for path in (merged, whole))
     assert (ours.array("unigram") == theirs.array("unigram")).all() and len(ours.files) == 3
     different = {"files", "record_files"}
-    assert {**ours.facts, **dict.fromkeys(different)} == {**theirs.facts, **dict.fromkeys(different)}
+    assert {**ours.manifest, **dict.fromkeys(different)} == {**theirs.manifest, **dict.fromkeys(different)}
     reader = RowReader(ours)
     with reader.open_files() as streams:
         reader.read(streams, np.arange(ours.num_rows))  # verifies the checksum of every row

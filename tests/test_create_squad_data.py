@@ -373,21 +373,26 @@ def test_chinese_answers_are_found_by_character(shared, capsys):
     assert tokens == "[CLS] 他 是 谁 ？ [SEP] 沃".split()
 
 
-# --- facts ---
+# --- manifest ---
 
 
-def test_facts_tell_everything_that_decides(tokenizer, tmp_path):
-    def facts(document=SQUAD, max_seq_length=16, doc_stride=8, max_query_length=4, training=True):
+def test_manifests_tell_everything_that_decides(tokenizer, tmp_path):
+    def manifest(document=SQUAD, max_seq_length=16, doc_stride=8, max_query_length=4, training=True):
         questions = read_squad(write(tmp_path, document), version_2=True)
         lengths = (max_seq_length, doc_stride, max_query_length)
-        return SquadSplit("train" if training else "dev", questions, tokenizer, *lengths).facts()
+        return SquadSplit("train" if training else "dev", questions, tokenizer, *lengths).manifest()
 
-    first = facts()
-    assert json.loads(json.dumps(first)) == first == facts()
+    first = manifest()
+    assert json.loads(json.dumps(first)) == first == manifest()
     assert first["source"] == ["dev.json"] and first["vocab_sha256"] == tokenizer.sha256
     moved, renamed = copy.deepcopy(SQUAD), copy.deepcopy(SQUAD)
     first_question(moved)["answers"][0]["answer_start"] = 5
     first_question(renamed)["question"] = "f"
-    others = [facts(document) for document in (moved, renamed, impossible(SQUAD))]
-    others += [facts(max_seq_length=15), facts(doc_stride=7), facts(max_query_length=3), facts(training=False)]
+    others = [manifest(document) for document in (moved, renamed, impossible(SQUAD))]
+    others += [
+        manifest(max_seq_length=15),
+        manifest(doc_stride=7),
+        manifest(max_query_length=3),
+        manifest(training=False),
+    ]
     assert all(other != first for other in others)

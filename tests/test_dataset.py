@@ -149,10 +149,10 @@ def test_arrays_beside_the_rows_are_checked_when_they_are_read(copy: Path) -> No
 
 
 def test_a_set_without_row_checksums_is_refused(copy: Path) -> None:
-    facts = json.loads((copy / "rows.facts.json").read_text())
-    del facts["files"]["rows.checksums.npy"], facts["checksum"]
+    manifest = json.loads((copy / "rows.facts.json").read_text())
+    del manifest["files"]["rows.checksums.npy"], manifest["checksum"]
     (copy / "rows.checksums.npy").unlink()
-    (copy / "rows.facts.json").write_text(json.dumps(facts))
+    (copy / "rows.facts.json").write_text(json.dumps(manifest))
     with pytest.raises(DataError, match=r"rows\.checksums\.npy"):
         open_records(copy, "test")
 

@@ -198,7 +198,9 @@ def test_a_teacher_of_another_vocabulary_is_refused(data: Path, teacher: Path, t
     examples = create_pretrain_dataset(data / "train", Loading(batch_size=2))
     tokenizer = examples.tokenizer()
     student = model.architecture
-    examples.facts = {key: value for key, value in examples.facts.items() if key != "vocab_sha256"}  # as of TFRecords
+    examples.manifest = {
+        key: value for key, value in examples.manifest.items() if key != "vocab_sha256"
+    }  # as of TFRecords
     StatesTeacher.load(str(teacher), student).check_data(examples, tokenizer)
     with pytest.raises(DataError, match="vocab_sha256"):
         StatesTeacher.load(str(tmp_path / "teacher"), student).check_data(examples, tokenizer)

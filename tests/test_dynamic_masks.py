@@ -103,7 +103,7 @@ def test_batches_are_like_those_of_static_data(dynamic, static):
 
 def test_the_text_is_written_once_and_all_of_it(dynamic, static, epochs):
     records = open_records(dynamic, "pretrain")
-    assert records.facts["settings"]["dupe_factor"] == 1 and records.facts["settings"]["masking"] == "dynamic"
+    assert records.manifest["settings"]["dupe_factor"] == 1 and records.manifest["settings"]["masking"] == "dynamic"
     assert records.num_rows == open_records(static, "pretrain").num_rows == len(epochs[0])
     counts = np.bincount(np.concatenate([in_text_order(row) for row in epochs[0].values()]), minlength=900)
     np.testing.assert_array_equal(records.array("unigram"), counts)
@@ -177,7 +177,7 @@ def test_evaluation_draws_with_the_data_s_own_seed_every_time(dynamic):
     evaluation = {"evaluation": True, "shuffle": False}
     first = rows_of(dynamic, batch_size=8, seed=1, **evaluation)
     assert_same_rows(first, rows_of(dynamic, 3, batch_size=5, seed=2, **evaluation))
-    assert_same_rows(first, rows_of(dynamic, seed=open_records(dynamic, "pretrain").facts["seed"]))
+    assert_same_rows(first, rows_of(dynamic, seed=open_records(dynamic, "pretrain").manifest["seed"]))
     *_, last = load(dynamic, batch_size=100, **evaluation).batches(0)
     filling = last["row_numbers"] < 0
     assert filling.any()
@@ -197,7 +197,7 @@ def test_overrides_change_the_share_and_the_n_grams_and_nothing_else(dynamic, ep
     assert all(unmasked(row) == unmasked(epochs[0][number]) for number, row in rows.items())
     plain = load(dynamic)
     assert load(dynamic, MaskingOverrides(0.3, 1)).identity == plain.identity
-    assert plain.facts["max_predictions_per_seq"] == 10
+    assert plain.manifest["max_predictions_per_seq"] == 10
     longer, shorter = (
         statistics(list(rows_of(dynamic, 0, MaskingOverrides(ngram=ngram)).values())) for ngram in (6, 1)
     )
@@ -247,13 +247,13 @@ def test_the_text_is_not_written_twice():
         ({"masked_lm_prob": "x"}, r"settings\.masked_lm_prob is 'x'"),
     ],
 )
-def test_facts_that_do_not_say_how_to_mask_are_refused(dynamic, tmp_path, changes, named):
+def test_manifests_that_do_not_say_how_to_mask_are_refused(dynamic, tmp_path, changes, named):
     copy = shutil.copytree(dynamic, tmp_path / "copy")
     path = copy / "pre.facts.json"
-    facts = json.loads(path.read_text())
-    del facts["checksum"]
-    settings = facts["settings"] | changes if changes else []
-    path.write_text(json.dumps(facts | {"settings": settings}))
+    manifest = json.loads(path.read_text())
+    del manifest["checksum"]
+    settings = manifest["settings"] | changes if changes else []
+    path.write_text(json.dumps(manifest | {"settings": settings}))
     with pytest.raises(DataError, match=named):
         load(copy)
 

@@ -27,7 +27,7 @@ def make() -> Features:
     return Features(columns, {"input_ids": tokens, "label_ids": labels}, {"levels": np.arange(5) * 7})
 
 
-def test_the_same_facts_find_the_rows_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_manifest_finds_the_rows_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(features, "ROWS_AT_ONCE", 2)
     first = cached_features(tmp_path, "toy", {"length": 3}, make)
     again = cached_features(tmp_path, "toy", {"length": 3}, lambda: pytest.fail("made twice"))
@@ -75,11 +75,11 @@ def test_what_another_process_is_writing_is_waited_for(
     assert str(first.path) in message
 
 
-@pytest.mark.parametrize(("task", "facts"), [("toy", {"length": 4}), ("other", {"length": 3}), ("toy", {})])
-def test_other_facts_are_another_set(tmp_path: Path, task: str, facts: dict) -> None:
+@pytest.mark.parametrize(("task", "manifest"), [("toy", {"length": 4}), ("other", {"length": 3}), ("toy", {})])
+def test_another_manifest_is_another_set(tmp_path: Path, task: str, manifest: dict) -> None:
     first = cached_features(tmp_path, "toy", {"length": 3}, make)
     made = []
-    other = cached_features(tmp_path, task, facts, lambda: made.append(1) or make())
+    other = cached_features(tmp_path, task, manifest, lambda: made.append(1) or make())
     assert made and set(first.files).isdisjoint(other.files)
 
 

@@ -152,7 +152,7 @@ def test_damage_is_named_before_mindspore_reads(tmp_path, damage):
         open_records(tmp_path, "test")
 
 
-def test_files_made_for_something_else_are_refused_with_both_facts(tmp_path):
+def test_files_made_for_something_else_are_refused_with_both_values(tmp_path):
     write(tmp_path, [5] * 4)
     with pytest.raises(
         DataError, match=r"set\.facts\.json: the files were made with task 'test', needed is 'pretrain'"
@@ -160,15 +160,15 @@ def test_files_made_for_something_else_are_refused_with_both_facts(tmp_path):
         open_records(tmp_path, "pretrain")
     with pytest.raises(DataError, match="vocab_size 30, needed is 21128"):
         open_records(tmp_path, "test", vocab_size=21128, max_seq_length=None)
-    facts = json.loads((tmp_path / "set.facts.json").read_text())
-    del facts["checksum"]
-    (tmp_path / "set.facts.json").write_text(json.dumps({**facts, "format_version": 99}))
+    manifest = json.loads((tmp_path / "set.facts.json").read_text())
+    del manifest["checksum"]
+    (tmp_path / "set.facts.json").write_text(json.dumps({**manifest, "format_version": 99}))
     with pytest.raises(DataError, match="format_version 99, needed is 1"):
         open_records(tmp_path, "test")
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"task": "test"}'])
-def test_broken_facts_are_an_error(tmp_path, content):
+def test_a_broken_manifest_is_an_error(tmp_path, content):
     write(tmp_path, [5] * 4)
     (tmp_path / "set.facts.json").write_text(content)
     with pytest.raises(DataError, match=r"set\.facts\.json"):
@@ -193,7 +193,7 @@ def test_which_set_is_meant(tmp_path):
         open_records(tmp_path / "two.mindrecord", "test")
 
 
-def test_a_complete_set_of_other_facts_is_not_overwritten(tmp_path):
+def test_a_complete_set_of_another_manifest_is_not_overwritten(tmp_path):
     path = tmp_path / "set.mindrecord"
     assert not is_complete(path, FACTS)
     write(tmp_path, [5] * 4)
@@ -323,7 +323,7 @@ def test_a_file_beside_the_rows_is_not_exchanged(tmp_path):
         writer.add_file(vocabulary)
         writer.write(pack_rows(COLUMNS, ragged_columns([3, 4])))
     assert (tmp_path / "data" / "vocab.txt").read_text() == "a\nb\n"
-    assert "vocab.txt" in open_records(path, "test").facts["files"]
+    assert "vocab.txt" in open_records(path, "test").manifest["files"]
     vocabulary.write_text("other\n")
     with (
         pytest.raises(DataError, match="differs from"),

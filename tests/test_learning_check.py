@@ -62,7 +62,7 @@ def test_a_run_says_whether_it_learns(
 
 def check(counts: np.ndarray | None = COUNTS, permuted: bool = False, **changes: Any) -> LearningCheck | None:
     lines = {"mlm_loss": {"chance": 10.0, "unigram": 7.0}, "hidden_mlm_loss": {"unigram": 7.1}}
-    data = SimpleNamespace(token_counts=counts, facts={"settings": {"do_permutation": permuted}})
+    data = SimpleNamespace(token_counts=counts, manifest={"settings": {"do_permutation": permuted}})
     return learning_check(PretrainConfig(**changes), PRESETS["albert_tiny"], lines, data)
 
 
@@ -102,7 +102,7 @@ def causes(updates: int = 10_000, relative: bool = True, **changes: Any) -> list
     config = PretrainConfig(**changes)
     tiny = PRESETS["albert_tiny"].replace(use_relative_positions=relative)
     lines = {"mlm_loss": {"unigram": 7.0}}
-    found = learning_check(config, tiny, lines, SimpleNamespace(token_counts=COUNTS, facts={}))
+    found = learning_check(config, tiny, lines, SimpleNamespace(token_counts=COUNTS, manifest={}))
     text = found.warning({"step": updates, "mlm_loss": 7.0}, 1.0)
     return text.partition("most likely first: ")[2].split("; ")
 

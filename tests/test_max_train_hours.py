@@ -17,7 +17,7 @@ from src.training.ranks import Ranks
 from src.training.run_folder import RunFolder
 from src.training.run_plan import RunPlan
 from src.training.trainer import Trainer
-from tests.helpers.numpy_loop import NoSignals, Rows, Step, log, make_config, make_facts, one_phase
+from tests.helpers.numpy_loop import NoSignals, Rows, Step, log, make_config, make_identity, one_phase
 
 
 class Clock:
@@ -35,7 +35,7 @@ def timed(folder: Path, max_seconds: float, step: Step, **changes: Any) -> Train
     config = make_config(folder, log_steps=100, save_checkpoint_steps=0, **changes)
     with RunFolder(folder, config) as run:
         plan = RunPlan(20, max_seconds)
-        trainer = Trainer(step, one_phase(), plan, run, make_facts())
+        trainer = Trainer(step, one_phase(), plan, run, make_identity())
         trainer.progress.clock = Clock()
         trainer.fit()
     return trainer
@@ -97,7 +97,7 @@ def test_all_ranks_go_by_the_clock_of_rank_0(tmp_path: Path) -> None:
         config = make_config(tmp_path / "run", max_train_hours=1)
         ranks, plan, step = Ranks(rank, 2, rendezvous, wait_minutes=0.5), RunPlan(20, 10.0), Step()
         with RunFolder(config.save_checkpoint_path, config, ranks) as folder:
-            trainer = Trainer(step, one_phase(), plan, folder, make_facts())
+            trainer = Trainer(step, one_phase(), plan, folder, make_identity())
             trainer.signals = NoSignals()
             trainer.progress.clock = [Clock(), lambda: 0.0][rank]
             trainer.fit()
@@ -111,7 +111,7 @@ def test_all_ranks_go_by_the_clock_of_rank_0(tmp_path: Path) -> None:
 def test_a_dry_run_says_how_many_updates_fit(tmp_path: Path) -> None:
     config, plan = make_config(tmp_path / "run", max_train_hours=1), RunPlan(20, 3600.0)
     folder = RunFolder(tmp_path / "run", config)
-    said = dry_run(Trainer(Step(), one_phase(), plan, folder, make_facts()))
+    said = dry_run(Trainer(Step(), one_phase(), plan, folder, make_identity()))
     assert ", about 20 of them fit into max_train_hours 1. Host" in said
 
 
@@ -120,7 +120,7 @@ def test_a_dry_run_gives_each_phase_its_share_of_the_time(tmp_path: Path, monkey
     phases = Phases([Phase(Rows(), 1, 0.5), Phase(Rows(), 4, 0.5)])
     config, plan = make_config(tmp_path / "run", max_train_hours=1), RunPlan(100_000, 3600.0)
     folder = RunFolder(tmp_path / "run", config)
-    said = dry_run(Trainer(Step(), phases, plan, folder, make_facts()))
+    said = dry_run(Trainer(Step(), phases, plan, folder, make_identity()))
     # 5 s for the first updates; the rest at 1 update a second and at a quarter of that.
     assert f", about {int(3595 * (0.5 + 0.5 / 4))} of them fit into max_train_hours 1. Host" in said
 

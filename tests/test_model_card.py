@@ -30,9 +30,9 @@ TRANSFORMED = sorted(name for name in TASK_INFOS if name not in ("squad_v2", "fi
 
 def write_run_card(folder: Path, task: str = "classification", **settings: Any) -> Path:
     splits = {
-        "train": SimpleNamespace(facts={"source": [STRANGE, "b.tsv"]}, num_rows=12345),
-        "dev": SimpleNamespace(facts={"source": "dev.tfrecord"}, num_rows=7),
-        "test": SimpleNamespace(facts={}, num_rows=0),
+        "train": SimpleNamespace(manifest={"source": [STRANGE, "b.tsv"]}, num_rows=12345),
+        "dev": SimpleNamespace(manifest={"source": "dev.tfrecord"}, num_rows=7),
+        "test": SimpleNamespace(manifest={}, num_rows=0),
     }
     config = ClassifierConfig(save_finetune_checkpoint_path=str(folder), data_dir="data", **settings)
     info = make_task_info(task, text_columns={"text_a": STRANGE})

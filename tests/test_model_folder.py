@@ -82,7 +82,7 @@ def test_what_a_run_knows_of_its_weights_is_kept(tmp_path: Path) -> None:
     replace(model, checkpoint=replace(model.checkpoint, loop_state=state)).save(tmp_path / "copy")
     saved = ModelFolder.load(tmp_path / "copy").checkpoint
     assert saved.path.name == "albert-7.ckpt"
-    assert saved.loop_state == {"step": 7, "identity": {"rows": 3}, "architecture": ARCHITECTURE.facts()}
+    assert saved.loop_state == {"step": 7, "identity": {"rows": 3}, "architecture": ARCHITECTURE.saved_dict()}
 
 
 def change(name: str, **values: object) -> Callable[[Path], object]:

@@ -241,7 +241,7 @@ def test_rows_without_gold_labels_are_not_rows_without_any_label(tmp_path: Path)
         split = MultiLabelTask(config, find_tokenizer(config)).split("test")
         labels = split.features().arrays.get("labels")
         assert labels is None if targets is None else labels.tolist() == targets
-        assert ("labelled" in split.facts()) == (targets is not None)
+        assert ("labelled" in split.manifest()) == (targets is not None)
     (tmp_path / "dev.csv").write_text("text_a,toxic,threat\na,-1,-1\n")
     with pytest.raises(DataError, match="has no row with gold labels"):
         task.split("dev")

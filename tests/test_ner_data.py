@@ -279,12 +279,14 @@ def test_unknown_tag(tokenizer: FullTokenizer) -> None:
         NerSplit("dev", [sentence], ["O", "B-X"], tokenizer, 16).features()
 
 
-def test_facts_tell_tags_and_labels_apart(tokenizer: FullTokenizer) -> None:
+def test_manifests_tell_tags_and_labels_apart(tokenizer: FullTokenizer) -> None:
     first, second = Sentence(("a",), ("O",)), Sentence(("a",), ("B-X",))
     labels = ["O", "B-X"]
     kinds = [([first], labels, 16), ([second], labels, 16), ([first], labels[::-1], 16), ([first], labels, 17)]
-    facts = [str(NerSplit("dev", sentences, names, tokenizer, length).facts()) for sentences, names, length in kinds]
-    assert len(set(facts)) == len(kinds)
+    manifests = [
+        str(NerSplit("dev", sentences, names, tokenizer, length).manifest()) for sentences, names, length in kinds
+    ]
+    assert len(set(manifests)) == len(kinds)
 
 
 @pytest.mark.parametrize(

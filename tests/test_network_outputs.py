@@ -89,7 +89,7 @@ def test_a_batch_takes_the_memory_that_it_may(
         intermediate_size=intermediate,
     )
     rows = rows_in_memory(architecture, width, starts) // 2  # half of it, for the sake of time
-    command = [sys.executable, "-c", MEASURE, json.dumps(architecture.facts()), str(starts), str(rows), str(width)]
+    command = [sys.executable, "-c", MEASURE, json.dumps(architecture.saved_dict()), str(starts), str(rows), str(width)]
     command.append(backend)
     taken = int(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()[-1])
     print(f"{rows} x {width}: {taken / 1e6:.0f} MB")

@@ -26,7 +26,7 @@ from src.training.run_log import RunLog
 from src.training.run_plan import RunPlan
 from src.training.trainer import Trainer
 from tests.helpers.kills import kill_at
-from tests.helpers.numpy_loop import NoSignals, Rows, Step, evaluation, log, make_config, make_facts, without_speed
+from tests.helpers.numpy_loop import NoSignals, Rows, Step, evaluation, log, make_config, make_identity, without_speed
 from tests.helpers.pretraining_run import config_of
 
 
@@ -126,7 +126,7 @@ def three_phases() -> Phases:
 def fit_phases(folder: Path, step: Step | None = None, **arguments: Any) -> Step:
     config, step = make_config(folder, log_steps=6), step or Step()
     with RunFolder(folder, config) as run:
-        Trainer(step, three_phases(), RunPlan(20), run, make_facts(), **arguments).fit()
+        Trainer(step, three_phases(), RunPlan(20), run, make_identity(), **arguments).fit()
     return step
 
 
@@ -203,7 +203,7 @@ def test_updates_in_the_queue_are_read_before_a_phase_begins(
 ) -> None:
     config = make_config(tmp_path, log_steps=6, enable_data_sink="true", data_sink_steps=4, save_checkpoint_steps=0)
     with RunFolder(tmp_path, config) as run:
-        Trainer(Step(), three_phases(), RunPlan(20), run, make_facts()).fit()
+        Trainer(Step(), three_phases(), RunPlan(20), run, make_identity()).fit()
     assert without_speed(log(tmp_path)) == without_speed(log(undisturbed_phases[0]))
 
 
@@ -216,7 +216,7 @@ def test_phases_begin_by_the_time_where_more_of_it_is_over_on_all_ranks_alike(tm
         config, step = make_config(tmp_path / "run", max_train_hours=1), Step()
         ranks, plan, seconds = Ranks(rank, 2, rendezvous, wait_minutes=0.5), RunPlan(200, 10.0), itertools.count(1.0)
         with RunFolder(config.save_checkpoint_path, config, ranks) as folder:
-            trainer = Trainer(step, three_phases(), plan, folder, make_facts())
+            trainer = Trainer(step, three_phases(), plan, folder, make_identity())
             trainer.signals = NoSignals()
             trainer.progress.clock = [lambda: next(seconds), lambda: 0.0][rank]
             trainer.fit()
@@ -237,7 +237,7 @@ def test_where_phases_began_by_the_time_is_kept(tmp_path: Path, monkeypatch: pyt
     for _ in range(9):
         step, seconds = Step(), itertools.count(0.4, 0.4)
         with RunFolder(tmp_path, config) as folder:
-            trainer = Trainer(step, three_phases(), plan, folder, make_facts())
+            trainer = Trainer(step, three_phases(), plan, folder, make_identity())
             trainer.progress.clock = lambda seconds=seconds: next(seconds)
             with pytest.raises(KeyboardInterrupt):
                 trainer.fit()
@@ -253,7 +253,7 @@ def test_where_phases_began_by_the_time_is_kept(tmp_path: Path, monkeypatch: pyt
 def test_a_dry_run_tries_every_phase(tmp_path: Path) -> None:
     config, step = make_config(tmp_path / "run"), Step()
     folder = RunFolder(tmp_path / "run", config)
-    said = dry_run(Trainer(step, three_phases(), RunPlan(20), folder, make_facts()))
+    said = dry_run(Trainer(step, three_phases(), RunPlan(20), folder, make_identity()))
     for part in ("one update of phase 1 with 4 x 8 takes 0.", "of phase 2 with 4 x 8", "of phase 3 with 4 x 12"):
         assert part in said
     assert step.seen == [0] * 2 * (2 + 1 + 3)
@@ -282,14 +282,14 @@ def test_curves_show_where_phases_begin(tmp_path: Path, monkeypatch: pytest.Monk
 class Examples(NumberedRows):
     """Stands in for PretrainingData."""
 
-    def __init__(self, data_dir: str, rows: int, rows_at_once: int, **facts: Any) -> None:
+    def __init__(self, data_dir: str, rows: int, rows_at_once: int, **entries: Any) -> None:
         super().__init__(rows, rows_at_once)
-        self.data_dir, self.identity = data_dir, {"rows": rows} | facts
-        self.facts = {"max_seq_length": 16, "files": {"rows.mindrecord": f"sha256 of {data_dir}"}} | facts
+        self.data_dir, self.identity = data_dir, {"rows": rows} | entries
+        self.manifest = {"max_seq_length": 16, "files": {"rows.mindrecord": f"sha256 of {data_dir}"}} | entries
         self.fitted: list[Any] = []
 
     def check_vocabulary(self, others: dict[str, Any], owner: str) -> None:
-        if self.facts.get("vocab_sha256") != others.get("vocab_sha256"):
+        if self.manifest.get("vocab_sha256") != others.get("vocab_sha256"):
             raise DataError(f"{self.data_dir} and {owner} differ")
 
     def check_fits(self, architecture: Any) -> None:
@@ -304,14 +304,14 @@ def phases_of(tmp_path: Path, *datasets: Examples, **second: Any) -> Phases:
 
 def test_data_whose_pairs_mean_something_else_is_refused() -> None:
     def made(directory: str, **settings: bool) -> PretrainingData:
-        facts = {"vocab_file": "vocab.txt", "vocab_sha256": "1"} | ({"settings": settings} if settings else {})
-        return PretrainingData(SimpleNamespace(facts=facts, rows_at_once=1, batches_per_epoch=1), directory)
+        manifest = {"vocab_file": "vocab.txt", "vocab_sha256": "1"} | ({"settings": settings} if settings else {})
+        return PretrainingData(SimpleNamespace(manifest=manifest, rows_at_once=1, batches_per_epoch=1), directory)
 
     order, following = made("a", random_next_sentence=False), made("b", random_next_sentence=True)
     with pytest.raises(DataError, match=r"a was made with settings\.random_next_sentence False, b with True"):
-        order.check_vocabulary(following.facts, "b")
+        order.check_vocabulary(following.manifest, "b")
     for others in (order, made("google's")):
-        order.check_vocabulary(others.facts, others.data_dir)
+        order.check_vocabulary(others.manifest, others.data_dir)
 
 
 def test_a_phase_takes_what_it_does_not_name_from_the_rest_of_the_configuration(tmp_path: Path) -> None:
@@ -331,8 +331,8 @@ def test_a_phase_takes_what_it_does_not_name_from_the_rest_of_the_configuration(
 
 def test_the_description_says_how_tokens_are_masked(tmp_path: Path) -> None:
     config = config_of(tmp_path, tmp_path / "run", phases="[{masked_lm_prob: 0.3}]")
-    facts = {"max_seq_length": 16, "settings": {"masked_lm_prob": 0.15, "ngram": 3, "short_seq_prob": 0.1}}
-    assert "learning_rate 0.001, masked_lm_prob 0.3, ngram 3, sop" in describe(config.all_phases()[0], facts)
+    manifest = {"max_seq_length": 16, "settings": {"masked_lm_prob": 0.15, "ngram": 3, "short_seq_prob": 0.1}}
+    assert "learning_rate 0.001, masked_lm_prob 0.3, ngram 3, sop" in describe(config.all_phases()[0], manifest)
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_the_description_says_how_tokens_are_masked(tmp_path: Path) -> None:
 )
 def test_data_of_less_than_an_update_names_the_key_to_lower(rows_per_update: int, words: str) -> None:
     loading = Loading(128, rows_per_update=rows_per_update)
-    dataset = SimpleNamespace(facts={}, rows_at_once=128, batches_per_epoch=0, loading=loading)
+    dataset = SimpleNamespace(manifest={}, rows_at_once=128, batches_per_epoch=0, loading=loading)
     with pytest.raises(ConfigError, match=f"data has fewer rows than one batch of {words}"):
         PretrainingData(dataset, "data")
 

@@ -49,7 +49,7 @@ def assert_pretraining_batch(batch, size: int, length: int, predictions: int, vo
 
 def test_pretraining_batches(pretraining_folder):
     dataset = create_pretrain_dataset(pretraining_folder, Loading(4))
-    assert dataset.facts["max_seq_length"] == 64 and dataset.dataset.num_rows == dataset.facts["rows"]
+    assert dataset.manifest["max_seq_length"] == 64 and dataset.dataset.num_rows == dataset.manifest["rows"]
     for batch in dataset.batches(0):
         assert_pretraining_batch(batch, 4, 64, 10, 900)
 
@@ -102,7 +102,7 @@ def test_checksums_are_crc32c():
 def test_tfrecords_give_the_same_kind_of_batches(tfrecords):
     dataset = create_pretrain_dataset(tfrecords, Loading(4, seed=1))
     assert (dataset.dataset.num_rows, dataset.batches_per_epoch) == (41, 10)
-    assert (dataset.facts["max_seq_length"], dataset.facts["max_predictions_per_seq"]) == (12, 3)
+    assert (dataset.manifest["max_seq_length"], dataset.manifest["max_predictions_per_seq"]) == (12, 3)
     batches = list(dataset.batches(0))
     for batch in batches:
         assert_pretraining_batch(batch, 4, 12, 3, 60)

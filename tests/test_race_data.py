@@ -291,18 +291,18 @@ def test_articles_are_tokenized_once(tokenizer, tmp_path, monkeypatch):
     assert seen.count(PASSAGE["article"]) == 1
 
 
-def test_facts_tell_everything_that_decides(tokenizer, tmp_path):
-    def facts(passage=PASSAGE, max_seq_length=32, max_qa_length=16, **options):
+def test_manifests_tell_everything_that_decides(tokenizer, tmp_path):
+    def manifest(passage=PASSAGE, max_seq_length=32, max_qa_length=16, **options):
         write(tmp_path, passage)
         questions = read_race(tmp_path, "dev", "middle")
-        return RaceSplit("dev", questions, tokenizer, max_seq_length, max_qa_length, **options).facts()
+        return RaceSplit("dev", questions, tokenizer, max_seq_length, max_qa_length, **options).manifest()
 
-    first = facts()
-    assert json.loads(json.dumps(first)) == first == facts()
+    first = manifest()
+    assert json.loads(json.dumps(first)) == first == manifest()
     changes = [{"article": "a"}, {"questions": ["g ?", "h"]}, {"answers": ["C", "B"]}]
-    assert all(facts(PASSAGE | change) != first for change in changes)
-    assert facts(max_seq_length=33) != first != facts(max_qa_length=15)
-    assert facts(num_choices=5) == first | {"num_choices": 5}  # features of four choices are those of before
+    assert all(manifest(PASSAGE | change) != first for change in changes)
+    assert manifest(max_seq_length=33) != first != manifest(max_qa_length=15)
+    assert manifest(num_choices=5) == first | {"num_choices": 5}  # features of four choices are those of before
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 26])

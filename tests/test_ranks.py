@@ -221,14 +221,14 @@ from src.finetuning import task_data
 cached_features, makers = task_data.cached_features, Path(sys.argv.pop(1))
 
 
-def watched(folder, task, facts, make):
+def watched(folder, task, manifest, make):
     def slowly():
         time.sleep(33)
         with makers.open("a") as file:
             file.write(os.environ["RANK_ID"])
         return make()
 
-    return cached_features(folder, task, facts, slowly)
+    return cached_features(folder, task, manifest, slowly)
 
 
 task_data.cached_features = watched

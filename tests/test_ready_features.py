@@ -110,11 +110,11 @@ def test_ready_features_may_hold_the_share_that_is_evaluated(data: Path, tmp_pat
 
 def test_ready_features_are_those_of_this_model(data: Path, run: Path, tmp_path: Path) -> None:
     """Vocabulary, length and labels must agree; the same rows give the same figures."""
-    facts = next(one for one in (data / "features").glob("*.facts.json") if read(one)["rows"] == 45)
-    name = facts.name.removesuffix(".facts.json")
-    for file in facts.parent.glob(f"{name}*"):
+    manifest = next(one for one in (data / "features").glob("*.facts.json") if read(one)["rows"] == 45)
+    name = manifest.name.removesuffix(".facts.json")
+    for file in manifest.parent.glob(f"{name}*"):
         shutil.copy(file, tmp_path)
-    ready, facts = tmp_path / f"{name}.mindrecord", tmp_path / facts.name
+    ready, manifest = tmp_path / f"{name}.mindrecord", tmp_path / manifest.name
 
     def evaluate(**changes: Any) -> None:
         settings = {"do_train": False, "load_finetune_checkpoint_path": run, "output_path": tmp_path / "out"}
@@ -124,9 +124,9 @@ def test_ready_features_are_those_of_this_model(data: Path, run: Path, tmp_path:
     assert read(tmp_path / "out/eval_results.json")["accuracy"] == read(run / "eval_results.json")["accuracy"]
     with pytest.raises(ConfigError, match=r"max_eval_samples is 3, .* ready features in eval_data_file_path"):
         evaluate(max_eval_samples=3)
-    whole = {key: value for key, value in read(facts).items() if key != "checksum"}
+    whole = {key: value for key, value in read(manifest).items() if key != "checksum"}
     for key, value in (("vocab_sha256", "0" * 64), ("max_seq_length", 512), ("labels", ["good", "bad"])):
-        facts.write_text(json.dumps(whole | {key: value}))
+        manifest.write_text(json.dumps(whole | {key: value}))
         with pytest.raises(DataError, match=f"were made with {key} "):
             evaluate()
 
@@ -159,14 +159,14 @@ def test_ready_features_without_labels_and_labels_for_scores_are_refused(data: P
     with pytest.raises(DataError, match="rows of 512 tokens, max_seq_length is "):
         classes.check_ready(long, Path("rows.tfrecord"))
     scores = ClassifierTask(config.replace(num_class=1), find_tokenizer(config))
-    records = SimpleNamespace(columns=["label_ids"], lengths=np.array([9]), facts={"labels": ["bad", "good"]})
+    records = SimpleNamespace(columns=["label_ids"], lengths=np.array([9]), manifest={"labels": ["bad", "good"]})
     with pytest.raises(DataError, match="holds the labels bad, good, but num_class is 1"):
         scores.check_ready(records, Path("rows.mindrecord"))
 
 
 def test_ready_scores_are_no_labels(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of classes is in num_class."""
-    monkeypatch.setattr("src.tasks.classification.read_facts", lambda _: {"labels": None})
+    monkeypatch.setattr("src.tasks.classification.read_manifest", lambda _: {"labels": None})
     config = config_of(data, None, train_data_file_path="scores.mindrecord")
     with pytest.raises(ConfigError, match=r"scores\.mindrecord holds scores, not labels: give --num_class 1"):
         ClassifierTask(config, find_tokenizer(config))

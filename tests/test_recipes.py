@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from model_utils.facts import flatten
+from model_utils.flat_dicts import flatten
 from model_utils.schema import Config, load_config
 from model_utils.yaml_files import read_yaml
 from src.create_pretraining_data import CreateDataConfig

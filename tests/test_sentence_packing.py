@@ -117,5 +117,5 @@ def test_the_command_packs_sentences(tmp_path, masking):
     for packing in ("cut", "google"):
         path = make_records(tmp_path / packing / "x.mindrecord", text, model, masking=masking, segment_packing=packing)
         made[packing] = open_records(path, "pretrain")
-        assert made[packing].facts["settings"]["segment_packing"] == packing
+        assert made[packing].manifest["settings"]["segment_packing"] == packing
     assert sorted(made["cut"].lengths) != sorted(made["google"].lengths) and made["google"].num_rows > 10

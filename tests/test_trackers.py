@@ -20,7 +20,7 @@ from src.training.run_folder import RunFolder
 from src.training.run_plan import RunPlan
 from src.training.trainer import Trainer
 from tests.helpers.kills import kill_at
-from tests.helpers.numpy_loop import Rows, Step, evaluation, fit, log, make_config, make_facts, one_phase
+from tests.helpers.numpy_loop import Rows, Step, evaluation, fit, log, make_config, make_identity, one_phase
 
 NAMES = ("mlflow", "swanlab", "wandb")
 
@@ -178,7 +178,7 @@ def test_no_reports(tmp_path: Path) -> None:
 def test_only_the_rank_that_writes_reports(tmp_path: Path, calls: Calls) -> None:
     config = make_config(tmp_path, report_to="wandb")
     folder = RunFolder(tmp_path, config, Ranks(1, 2))
-    trainer = Trainer(Step(), one_phase(Rows()), RunPlan(20), folder, make_facts())
+    trainer = Trainer(Step(), one_phase(Rows()), RunPlan(20), folder, make_identity())
     with trainer.recorder.open(trainer.state):
         trainer.recorder.record(trainer.state, 1)
     assert not calls.runs

@@ -35,7 +35,7 @@ from tests.helpers.numpy_loop import (
     fit,
     log,
     make_config,
-    make_facts,
+    make_identity,
     one_phase,
     without_speed,
 )
@@ -158,7 +158,7 @@ def test_data_sink_waits_for_the_device_only_every_data_sink_steps(tmp_path: Pat
             super().read()
 
     with RunFolder(tmp_path, config) as folder:
-        Counting(Step(), one_phase(), RunPlan(20), folder, make_facts()).fit()
+        Counting(Step(), one_phase(), RunPlan(20), folder, make_identity()).fit()
     assert [count for count in reads if count] == [1, 4, 5, 5, 5]  # the first one compiles
 
 
@@ -259,8 +259,8 @@ def test_ranks_that_would_train_apart_are_refused(tmp_path: Path, differing: dic
         step.weight.set_data(Tensor(given["weight"], ms.float32))
         folder = RunFolder(tmp_path / "run", config, Ranks(rank, 2, rendezvous, wait_minutes=0.5))
         try:
-            facts = make_facts(given["identity"])
-            Trainer(step, one_phase(), RunPlan(20), folder, facts).check_ranks()
+            identity = make_identity(given["identity"])
+            Trainer(step, one_phase(), RunPlan(20), folder, identity).check_ranks()
         except UserError as error:
             return str(error)
         return ""
@@ -316,7 +316,7 @@ def test_a_dry_run_keeps_nothing(tmp_path: Path, selection: Selection | None, co
     step, data = Step(), Rows(lengths=(8, 12))
     folder = RunFolder(tmp_path / "run", config)
     measured = selection and evaluation(lambda _: {}, 3, selection)
-    sentence = dry_run(Trainer(step, one_phase(data), RunPlan(20), folder, make_facts(), evaluation=measured))
+    sentence = dry_run(Trainer(step, one_phase(data), RunPlan(20), folder, make_identity(), evaluation=measured))
     assert sentence.startswith("dry run: one update with 4 x 8 takes 0.") and ", with 4 x 12 takes 0." in sentence
     assert step.seen == [0, 0, 0, 0, 1, 1, 1, 1]  # two updates of two micro-batches for each width
     assert "20 updates take about 0:00:0" in sentence and f"at most {copies} at a time" in sentence

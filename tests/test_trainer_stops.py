@@ -29,7 +29,7 @@ from tests.helpers.numpy_loop import (
     fit,
     log,
     make_config,
-    make_facts,
+    make_identity,
     one_phase,
     without_speed,
 )
@@ -248,7 +248,7 @@ def test_all_ranks_leave_an_evaluation_together(tmp_path: Path) -> None:
 
         with RunFolder(config.save_checkpoint_path, config, ranks) as folder:
             measured = evaluation(evaluate, 3)
-            trainer = Trainer(Step(), one_phase(), RunPlan(20), folder, make_facts(), evaluation=measured)
+            trainer = Trainer(Step(), one_phase(), RunPlan(20), folder, make_identity(), evaluation=measured)
             trainer.signals = signals
             try:
                 trainer.fit()
@@ -275,7 +275,7 @@ def test_ranks_synchronise_after_several_fast_updates_and_stop_after_the_same(tm
                 return super().train(micro_batches, *pace)
 
         with RunFolder(config.save_checkpoint_path, config, ranks) as folder:
-            trainer = Trainer(Signalled(), one_phase(), RunPlan(300), folder, make_facts())
+            trainer = Trainer(Signalled(), one_phase(), RunPlan(300), folder, make_identity())
             trainer.signals = signals
             with pytest.raises(SystemExit, match="143"):
                 trainer.fit()

@@ -38,7 +38,7 @@ def test_letters_beside_letters_and_unknown_tokens_are_counted(tmp_path):
     assert (fit.tokens, fit.unknown, fit.broken) == (13, 2, 4)
     twice = fit + fit
     assert twice == VocabularyFit(26, 4, 8) and VocabularyFit() + fit == fit
-    assert fit.facts() == {"tokens": 13, "unknown_share": 2 / 13, "broken_share": 4 / 13}
+    assert fit.to_manifest() == {"tokens": 13, "unknown_share": 2 / 13, "broken_share": 4 / 13}
     assert "of 13 tokens 15.38% are unknown and 30.77% single letters" in str(fit)
 
 
@@ -54,8 +54,8 @@ def test_a_vocabulary_of_its_own_text_fits(text_and_model, tmp_path, capsys):
     made = make_records(tmp_path / "pre.mindrecord", *text_and_model, dupe_factor=1)
     said = capsys.readouterr().out
     assert "tokens 0.01% are unknown" in said and "does not fit" not in said
-    facts = open_records(made, "pretrain").facts["vocabulary_fit"]
-    assert facts["unknown_share"] < 0.001 and facts["broken_share"] < 0.2 and facts["tokens"] > 10_000
+    manifest = open_records(made, "pretrain").manifest["vocabulary_fit"]
+    assert manifest["unknown_share"] < 0.001 and manifest["broken_share"] < 0.2 and manifest["tokens"] > 10_000
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
@@ -67,7 +67,7 @@ def test_text_of_another_language_is_unknown(text_and_model, tmp_path, capsys, m
     make_records(path, text, text_and_model[1], dry_run=dry_run)
     assert capsys.readouterr().out.count("the vocabulary small.model does not fit this text") == 1
     if not dry_run:
-        assert open_records(path, "pretrain").facts["vocabulary_fit"]["unknown_share"] > 0.3
+        assert open_records(path, "pretrain").manifest["vocabulary_fit"]["unknown_share"] > 0.3
 
 
 def test_a_misfit_is_told_before_the_first_rows_are_written(text_and_model, tmp_path, capsys, monkeypatch):

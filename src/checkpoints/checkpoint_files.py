@@ -34,7 +34,7 @@ from src.nn.layers import RowSquareSum
 logger = logging.getLogger(__name__)
 BACKBONE = "albert."
 LOOP_STATE = "loop_state"
-ARCHITECTURE = "architecture"  # key of the loop's state, with AlbertConfig.facts() of the weights
+ARCHITECTURE = "architecture"  # key of the loop's state, with AlbertConfig.saved_dict() of the weights
 BEST_FILE = "best_checkpoint.json"
 _NAME = re.compile(r"albert-([0-9]+)\.ckpt")
 _TRAINING_STATE = re.compile(
@@ -225,7 +225,7 @@ def find_checkpoint(path: Path) -> Checkpoint:
     contents = _best_or_newest(path) if path.is_dir() else read_checkpoint(path, only_weights=True)
     file = find_config_file(path)
     # Wrong values often fit the weights' shapes, so the file is compared with what the checkpoint was trained with.
-    stored = AlbertConfig.from_json(file).facts() if file else {}
+    stored = AlbertConfig.from_json(file).saved_dict() if file else {}
     for key, trained in contents.loop_state.get(ARCHITECTURE, {}).items():
         if key in stored and stored[key] != trained:
             raise CheckpointError(
@@ -237,7 +237,7 @@ def find_checkpoint(path: Path) -> Checkpoint:
 
 def check_network(contents: Checkpoint, architecture: AlbertConfig) -> None:
     """Raise CheckpointError if a network to be evaluated differs from the one that was trained."""
-    for key, value in architecture.facts().items():
+    for key, value in architecture.saved_dict().items():
         trained = contents.loop_state.get(ARCHITECTURE, {}).get(key, value)
         if trained != value and key not in TRAINING_KEYS:
             raise CheckpointError(

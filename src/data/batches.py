@@ -145,7 +145,7 @@ class FeatureDataset:
         row_weights: (rows,) float32 that sequence_weights are multiplied by; None: 1 for every row.
 
     Attributes:
-        facts: the manifest of the files.
+        manifest: the manifest of the files.
         num_rows: rows in the files.
         batches_per_epoch: batches of this rank.
         rows_at_once: rows of one batch over all ranks.
@@ -167,7 +167,7 @@ class FeatureDataset:
         self.loading = loading
         self.weight_columns = tuple(weight_columns)
         self.vocab_size = vocab_size
-        self.facts = records.facts
+        self.manifest = records.manifest
         self.columns = records.columns
         self.num_rows = records.num_rows
         self.batches_per_epoch = loading.batch_count(self.num_rows)
@@ -246,7 +246,7 @@ class FeatureDataset:
                 if self.row_weights is not None:
                     columns[SEQUENCE_WEIGHTS] *= self.row_weights[batch_rows]  # padding rows have 0
                 if self.vocab_size:
-                    check_ids(columns, self.vocab_size, self.facts.get("source", self.records.folder))
+                    check_ids(columns, self.vocab_size, self.manifest.get("source", self.records.folder))
                 packed = packing.pack(columns, real, int(width)) if packing else {}
                 yield columns | packed | {ROW_NUMBERS: batch_rows}
 

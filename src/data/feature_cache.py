@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from model_utils.config import check_output_folder
-from src.data.feature_files import Column, Ragged, RecordSet, facts_of, open_records
+from src.data.feature_files import Column, Ragged, RecordSet, manifest_path, open_records
 from src.data.record_writer import RecordWriter, pack_rows
 
 TRAIN = "train"  # the split that is trained on
@@ -40,7 +40,7 @@ class Split(Protocol):
     @property
     def examples(self) -> Sequence[Any]: ...
 
-    def facts(self) -> dict[str, Any]:
+    def manifest(self) -> dict[str, Any]:
         """Return everything that determines the features, as JSON values."""
 
     def features(self) -> Features: ...
@@ -50,33 +50,33 @@ class _MadeMeanwhileError(Exception):
     """Signal that another process has completed the same set."""
 
 
-def cached_features(folder: Path, task: str, facts: Mapping[str, Any], make: Callable[[], Features]) -> RecordSet:
+def cached_features(folder: Path, task: str, manifest: Mapping[str, Any], make: Callable[[], Features]) -> RecordSet:
     """Open the feature files in `folder` with these manifest entries; make them first if they are missing.
 
     If several processes make the same set, the first one writes it and the others wait.
 
     Args:
-        facts: everything that determines the features, as JSON values.
+        manifest: everything that determines the features, as JSON values.
         make: returns the features; called only if the files are missing.
 
     Raises:
         ConfigError: the folder cannot be written.
         DataError: the files are damaged, or the disk is full.
     """
-    key = json.dumps({"task": task, **facts}, sort_keys=True)
+    key = json.dumps({"task": task, **manifest}, sort_keys=True)
     path = folder / f"{task}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.mindrecord"
-    if not facts_of(path).exists():
+    if not manifest_path(path).exists():
         check_output_folder(folder, "feature_dir")
         features = make()
-        writer = RecordWriter(path, features.columns, {"task": task, **facts}, wait=True)
+        writer = RecordWriter(path, features.columns, {"task": task, **manifest}, wait=True)
         with contextlib.suppress(_MadeMeanwhileError), writer:
-            if facts_of(path).exists():
+            if manifest_path(path).exists():
                 raise _MadeMeanwhileError
             for values in _slices(features.values):
                 writer.write(pack_rows(features.columns, values))
             for suffix, array in features.arrays.items():
                 writer.add_array(suffix, array)
-    return open_records(path, task, **facts)
+    return open_records(path, task, **manifest)
 
 
 def _slices(values: Mapping[str, Ragged]) -> Iterator[dict[str, Ragged]]:

@@ -24,7 +24,7 @@ import numpy as np
 from pydantic import Field
 
 from model_utils.errors import DataError, shorten
-from model_utils.facts import first_difference, flatten
+from model_utils.flat_dicts import first_difference, flatten
 from model_utils.json_files import FileName, Schema, Sha256, read_file, read_json
 from model_utils.remote_files import TextFile
 from src.utils import opened
@@ -49,7 +49,7 @@ class Column:
     per_token: bool = False
 
 
-class FactsSchema(Schema):
+class ManifestSchema(Schema):
     """Keys of every manifest; a task adds its own."""
 
     format_version: int
@@ -85,24 +85,24 @@ class RecordSet:
     folder: Path
     name: str
     files: list[Path]
-    facts: dict[str, Any]
+    manifest: dict[str, Any]
     lengths: np.ndarray
 
     @property
     def num_rows(self) -> int:
-        return self.facts["rows"]
+        return self.manifest["rows"]
 
     @property
     def columns(self) -> dict[str, Column]:
-        return {name: Column(**column) for name, column in self.facts["columns"].items()}
+        return {name: Column(**column) for name, column in self.manifest["columns"].items()}
 
     def has_array(self, suffix: str) -> bool:
         """Return True if the set has the array."""
-        return f"{self.name}.{suffix}.npy" in self.facts["files"]
+        return f"{self.name}.{suffix}.npy" in self.manifest["files"]
 
     def array(self, suffix: str) -> np.ndarray:
         """Return an array of the set (RecordWriter.add_array); raise DataError if its file has changed."""
-        return read_array(self.folder / f"{self.name}.{suffix}.npy", self.facts)
+        return read_array(self.folder / f"{self.name}.{suffix}.npy", self.manifest)
 
 
 def open_records(
@@ -118,52 +118,54 @@ def open_records(
     Raises:
         DataError: there is no complete set, an entry differs (both values are named), or a file is damaged.
     """
-    path = _find_facts(Path(location))
-    facts = read_facts(path)
-    stated = {name: value for name, value in (if_stated or {}).items() if name in facts}
+    path = _find_manifest(Path(location))
+    manifest = read_manifest(path)
+    stated = {name: value for name, value in (if_stated or {}).items() if name in manifest}
     for name, value in {"format_version": FORMAT_VERSION, "task": task, **stated, **expected}.items():
-        if value is not None and facts.get(name) != value:
-            raise DataError(f"{path}: the files were made with {name} {shorten(facts.get(name))}, needed is {value!r}")
-    for name, checksum in facts["files"].items():
+        if value is not None and manifest.get(name) != value:
+            raise DataError(
+                f"{path}: the files were made with {name} {shorten(manifest.get(name))}, needed is {value!r}"
+            )
+    for name, checksum in manifest["files"].items():
         file = path.with_name(name)
         if sha256_of(file) != checksum:
             raise DataError(f"{file} is damaged or was replaced: {path.name} has another sha256; make it again")
     name = path.name.removesuffix(".facts.json")
-    files = [path.with_name(file) for file in facts["record_files"]]
-    return RecordSet(path.parent, name, files, facts, read_array(path.with_name(f"{name}.lengths.npy"), facts))
+    files = [path.with_name(file) for file in manifest["record_files"]]
+    return RecordSet(path.parent, name, files, manifest, read_array(path.with_name(f"{name}.lengths.npy"), manifest))
 
 
-def read_array(file: Path, facts: Mapping[str, Any]) -> np.ndarray:
+def read_array(file: Path, manifest: Mapping[str, Any]) -> np.ndarray:
     """Return the array in a file of a set; raise DataError if the file is not the one in the manifest."""
     content = read_file(file)
-    if hashlib.sha256(content).hexdigest() != facts["files"].get(file.name):
+    if hashlib.sha256(content).hexdigest() != manifest["files"].get(file.name):
         raise DataError(f"{file} has changed since it was made; make these files again")
     return np.load(io.BytesIO(content))
 
 
-def is_complete(path: Path, facts: Mapping[str, Any]) -> bool:
+def is_complete(path: Path, manifest: Mapping[str, Any]) -> bool:
     """Return True if the set DIR/NAME.mindrecord exists already.
 
     Raises:
         DataError: a set of that name has a different manifest; names the first entry that differs.
     """
-    manifest = facts_of(path)
-    if not manifest.exists():
+    file = manifest_path(path)
+    if not file.exists():
         return False
-    stored = flatten(read_facts(manifest))
-    requested = flatten(json.loads(json.dumps(facts)))
+    stored = flatten(read_manifest(file))
+    requested = flatten(json.loads(json.dumps(manifest)))
     # All stored entries below a requested key count: a source file that was removed since is a difference, too.
-    comparable = {key: value for key, value in stored.items() if key.partition(".")[0] in facts}
+    comparable = {key: value for key, value in stored.items() if key.partition(".")[0] in manifest}
     if difference := first_difference(requested, comparable):
         key, requested_value, stored_value = difference
         raise DataError(
-            f"{manifest}: these files were made with {key} {shorten(stored_value)}, asked for is "
+            f"{file}: these files were made with {key} {shorten(stored_value)}, asked for is "
             f"{shorten(requested_value)}; give another output_file, or remove them"
         )
     return True
 
 
-def facts_of(path: Path) -> Path:
+def manifest_path(path: Path) -> Path:
     """Return the path of the manifest, NAME.facts.json, of NAME.mindrecord."""
     return path.with_name(f"{path.stem}.facts.json")
 
@@ -180,20 +182,20 @@ def mindspore_reason(error: RuntimeError | ValueError) -> str:
     return reasons[0] if reasons else str(error)
 
 
-def read_facts(path: Path) -> dict[str, Any]:
+def read_manifest(path: Path) -> dict[str, Any]:
     """Return the manifest NAME.facts.json; raise DataError if it is missing, damaged or incomplete."""
-    facts = read_json(path, FactsSchema).model_dump(exclude_unset=True)
+    manifest = read_json(path, ManifestSchema).model_dump(exclude_unset=True)
     name = path.name.removesuffix(".facts.json")
-    required = {*facts["record_files"], f"{name}.lengths.npy", f"{name}.checksums.npy"}
-    if missing := required - set(facts["files"]):
+    required = {*manifest["record_files"], f"{name}.lengths.npy", f"{name}.checksums.npy"}
+    if missing := required - set(manifest["files"]):
         raise DataError(f"{path} does not list {min(missing)} in files; remove these files and make them again")
-    return facts
+    return manifest
 
 
-def _find_facts(location: Path) -> Path:
+def _find_manifest(location: Path) -> Path:
     """Return the path of the only manifest at a location; raise DataError if there is none or several."""
     if location.suffix == SUFFIX:
-        manifests = [facts_of(location)] if facts_of(location).exists() else []
+        manifests = [manifest_path(location)] if manifest_path(location).exists() else []
     else:
         manifests = sorted(location.glob("*.facts.json"))
     if len(manifests) > 1:

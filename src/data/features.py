@@ -89,15 +89,15 @@ def hash_texts(texts: Iterable[Any]) -> str:
     return digest.hexdigest()
 
 
-def text_facts(
+def text_manifest(
     source: Iterable[str], texts: Iterable[Any], tokenizer: FullTokenizer, **settings: Any
 ) -> dict[str, Any]:
-    """Return the facts (see src/data/feature_cache.py) of features made from texts.
+    """Return the manifest (src/data/feature_cache.py) of features made from texts.
 
     Args:
         source: names of the files, for readers of the manifest.
         texts: everything that enters the features, as JSON values.
-        settings: further facts.
+        settings: further entries.
     """
     return {
         "source": sorted(source),

@@ -27,7 +27,7 @@ class ReadySplit:
     schema: Path | None = None
     examples: tuple[()] = ()
 
-    def facts(self) -> dict[str, Any]:
+    def manifest(self) -> dict[str, Any]:
         schema = {"schema_sha256": sha256_of(self.schema)} if self.schema else {}
         return {"source": self.path.name, "source_sha256": sha256_of(self.path), **schema}
 

@@ -17,7 +17,7 @@ import numpy as np
 from model_utils.errors import DataError
 from model_utils.files import make_readable, open_folder, sync_to_disk, try_lock
 from model_utils.json_files import write_checked
-from src.data.feature_files import FORMAT_VERSION, SUFFIX, Column, Ragged, facts_of, mindspore_reason, sha256_of
+from src.data.feature_files import FORMAT_VERSION, SUFFIX, Column, Ragged, manifest_path, mindspore_reason, sha256_of
 from src.data.mindrecord_file import FORBIDDEN, MindRecordFile, too_many
 from src.data.row_reader import checksums_of
 
@@ -70,7 +70,7 @@ class RecordWriter(contextlib.AbstractContextManager):
 
     Args:
         path: DIR/NAME.mindrecord.
-        facts: what the set is made from, as JSON values.
+        manifest: what the set is made from, as JSON values.
         file_num: files that get the rows in turn; 0: begin another file when one is full.
         wait: wait while another process is writing the same set, which may be complete afterwards.
 
@@ -83,13 +83,13 @@ class RecordWriter(contextlib.AbstractContextManager):
         self,
         path: str | Path,
         columns: Mapping[str, Column],
-        facts: Mapping[str, Any],
+        manifest: Mapping[str, Any],
         file_num: int = 0,
         wait: bool = False,
     ) -> None:
         self.path = check_record_path(path)
         self.columns = dict(columns)
-        self.facts = dict(facts)
+        self.manifest = dict(manifest)
         self.file_num = file_num
         self.wait = wait
         self.rows = 0
@@ -200,20 +200,20 @@ class RecordWriter(contextlib.AbstractContextManager):
         for suffix, array in {"lengths": lengths, "checksums": checksums, **self._arrays}.items():
             np.save(self._folder / f"{self.path.stem}.{suffix}.npy", array)
         files = sorted(self._folder.iterdir())
-        facts = {
+        manifest = {
             "format_version": FORMAT_VERSION,
-            **self.facts,
+            **self.manifest,
             "rows": self.rows,
             "columns": {name: asdict(column) for name, column in sorted(self.columns.items())},
             "record_files": file_names,
             "files": {file.name: sha256_of(file) for file in files},
         }
-        facts_of(self.path).unlink(missing_ok=True)
+        manifest_path(self.path).unlink(missing_ok=True)
         for file in files:
             make_readable(file)
             sync_to_disk(file)
             file.replace(self.path.parent / file.name)
-        write_checked(facts_of(self.path), facts)
+        write_checked(manifest_path(self.path), manifest)
 
     def _in_reading_order(self, pieces: list[np.ndarray]) -> np.ndarray:
         """Concatenate values of rows and reorder them from the order of writing to that of the files."""

@@ -30,7 +30,7 @@ from src.training.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 MAX_EPOCHS, ROWS_LOOKED_AT = 32, 1_000_000  # limits of the sample from which packed batch sizes are chosen
-STORAGE_FACTS = ("format_version", "source", "columns", "record_files", "files")  # do not identify the examples
+STORAGE_ENTRIES = ("format_version", "source", "columns", "record_files", "files")  # do not identify the examples
 
 
 class TaskData:
@@ -72,7 +72,7 @@ class TaskData:
         """
         if name not in self._prepared:
             prepared = self._prepare(name)
-            self.ranks.must_agree(prepared.records.facts["files"], f"the files of the {name} split")
+            self.ranks.must_agree(prepared.records.manifest["files"], f"the files of the {name} split")
             self._prepared[name] = prepared
         return self._prepared[name]
 
@@ -97,22 +97,22 @@ class TaskData:
             self.task.check_ready(records, Path(ready))
             return PreparedSplit(ReadySplit(name, Path(ready)), records)
         split = self.task.split(name)
-        return PreparedSplit(split, open_records(ready, self.task.feature_format, **split.facts()))
+        return PreparedSplit(split, open_records(ready, self.task.feature_format, **split.manifest()))
 
     def _cached_features(self, split: Any) -> RecordSet:
         """Return the features of a split; rank 0 writes missing ones while the other ranks wait. Collective."""
-        facts = split.facts()
-        if digest := facts.get("texts_sha256"):
+        manifest = split.manifest()
+        if digest := manifest.get("texts_sha256"):
             same = [name for name, other in self._digests.items() if digest == other and TRAIN in (name, split.name)]
             if same:
                 logger.warning(f"{split.name} and {same[0]} have the same examples, so metrics say nothing of new ones")
             self._digests[split.name] = digest
         barrier_name = f"the features of the {split.name} split"
-        self.ranks.must_agree(facts, f"the examples of the {split.name} split")
+        self.ranks.must_agree(manifest, f"the examples of the {split.name} split")
         if not self.ranks.writer:
             self.ranks.wait(barrier_name)
         records = cached_features(
-            Path(self.config.feature_dir), self.task.feature_format, facts, lambda: self.make(split)
+            Path(self.config.feature_dir), self.task.feature_format, manifest, lambda: self.make(split)
         )
         if self.ranks.writer:
             self.ranks.wait(barrier_name)
@@ -205,8 +205,8 @@ class TaskData:
         splits = (TRAIN, self.task.dev_splits[0]) if self.config.do_eval else (TRAIN,)
         fingerprint = {}
         for name in splits:
-            for key, value in self.prepared(name).records.facts.items():
-                if key not in STORAGE_FACTS:
+            for key, value in self.prepared(name).records.manifest.items():
+                if key not in STORAGE_ENTRIES:
                     fingerprint[f"{name} {key}"] = value
         return fingerprint
 
@@ -220,7 +220,7 @@ class TaskData:
         name = self.task.dev_splits[0]
         if not (config.do_eval and config.max_eval_samples):
             return
-        texts_sha256 = self.prepared(name).records.facts.get("texts_sha256")
+        texts_sha256 = self.prepared(name).records.manifest.get("texts_sha256")
         if trained.get(f"{name} texts_sha256", texts_sha256) != texts_sha256:
             logger.warning(
                 f"max_eval_samples {config.max_eval_samples} and seed {config.seed} choose other development examples "

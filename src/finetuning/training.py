@@ -28,7 +28,7 @@ from src.training.ranks import ranks_of
 from src.training.recorder import Reporting
 from src.training.run_folder import RunFolder
 from src.training.run_log import EVAL_PREFIX
-from src.training.run_plan import RunFacts, plan_precision, plan_run, teacher_facts
+from src.training.run_plan import RunIdentity, plan_precision, plan_run, teacher_identity
 from src.training.train_step import TrainStep, build_step
 from src.training.trainer import Trainer
 from src.training.utilisation import Utilisation
@@ -118,16 +118,16 @@ class Training(ABC):
             phases,
             plan,
             folder,
-            self.facts(),
+            self.run_identity(),
             lambda: self.initialise(network),
             self.evaluation(network, eval_steps) if config.do_eval else None,
             Reporting(baselines, self.utilisation),
         )
 
-    def facts(self) -> RunFacts:
-        """Return the facts that must match for a run to be resumed, or evaluated once finished."""
-        identity = self.identity() | teacher_facts(self.config.teacher)
-        return RunFacts(identity, self.precision, self.architecture.facts())
+    def run_identity(self) -> RunIdentity:
+        """Return what must match for a run to be resumed, or evaluated once finished."""
+        identity = self.identity() | teacher_identity(self.config.teacher)
+        return RunIdentity(identity, self.precision, self.architecture.saved_dict())
 
     def estimate(self, root: Path, config: FinetuneConfig, runs: int) -> None:
         """Log what the first of so many runs takes in time, memory and disk (dry_run)."""
@@ -142,7 +142,7 @@ class Training(ABC):
         if list_checkpoints(path):
             contents = find_checkpoint(path)
             if "identity" in contents.loop_state:
-                self.facts().check({ARCHITECTURE: {}} | contents.loop_state, contents.path)
+                self.run_identity().check({ARCHITECTURE: {}} | contents.loop_state, contents.path)
 
     def initialise(self, network: nn.Cell) -> None:
         """Load the pre-trained weights, if any; all seeds load the same, even if newer ones have been written since."""

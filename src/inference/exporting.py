@@ -272,6 +272,6 @@ def describe(
         "outputs": [{"name": name, "per_token": name in network.per_token_outputs} for name in network.output_names],
         "vocabulary": {"file": vocabulary.name, "sha256": model.tokenizer.sha256, "size": model.tokenizer.vocab_size},
         "do_lower_case": model.tokenizer.do_lower_case,
-        "architecture": model.architecture.facts(),
+        "architecture": model.architecture.saved_dict(),
         "mindspore": ms.__version__,
     }

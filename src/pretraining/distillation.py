@@ -22,7 +22,7 @@ from src.checkpoints.checkpoint_files import BACKBONE, load_backbone
 from src.data.packing import TEXT_COLUMNS
 from src.model_folder import ModelFolder
 from src.nn.layers import Dense, Spread, compute_dtype
-from src.pretraining_data.checked_data import PretrainingData, vocabulary_facts
+from src.pretraining_data.checked_data import PretrainingData, vocabulary_entries
 from src.tokenization import FullTokenizer
 from src.training.pretrain_config import PretrainConfig
 
@@ -102,7 +102,7 @@ class StatesTeacher:
         folder = self.model.loaded.path.parent
         if self.model.tokenizer is None:
             raise ConfigError(key="teacher", value=str(folder), problem="it has no vocabulary beside its weights")
-        data.check_vocabulary(vocabulary_facts(self.model.tokenizer), folder, vocabulary_facts(tokenizer))
+        data.check_vocabulary(vocabulary_entries(self.model.tokenizer), folder, vocabulary_entries(tokenizer))
         data.check_fits(self.model.architecture)
 
     def targets(self, columns: dict[str, Tensor]) -> Tensors:

@@ -10,14 +10,14 @@ import numpy as np
 
 from model_utils.device import Device
 from model_utils.errors import ConfigError, DataError
-from model_utils.facts import flatten
+from model_utils.flat_dicts import flatten
 from model_utils.option_values import show
 from src.albert_config import PRESETS, RUN_KEYS, AlbertConfig, find_config_file
 from src.albert_for_pre_training import AlbertForPreTraining, PreTrainingEvaluation, initialise_output_bias
 from src.checkpoints.checkpoint_files import Checkpoint, find_checkpoint, folder_of, load_backbone
 from src.model_folder import TOKENIZER_FILE, load_tokenizer
 from src.pretraining.pretraining_evaluation import AnswerCounts, HeldOut, baselines, count_answers, evaluate
-from src.pretraining_data.checked_data import PretrainingData, vocabulary_facts
+from src.pretraining_data.checked_data import PretrainingData, vocabulary_entries
 from src.pretraining_data.diagnostics import OWN_UNIGRAM, UNIGRAM, LearningCheck, loss_without_context
 from src.tokenization import FullTokenizer
 from src.training.evaluation import Evaluation
@@ -65,10 +65,10 @@ def tokenizer_beside(weights: Path, data: PretrainingData, given: FullTokenizer 
     if not (folder_of(weights) / TOKENIZER_FILE).exists():
         return None
     tokenizer = load_tokenizer(weights)
-    weights_facts = vocabulary_facts(tokenizer)
-    merged = weights_facts | vocabulary_facts(given) | data.facts
-    data_facts = {key: merged[key] for key in weights_facts}
-    if data_facts != weights_facts:
+    weights_entries = vocabulary_entries(tokenizer)
+    merged = weights_entries | vocabulary_entries(given) | data.manifest
+    data_entries = {key: merged[key] for key in weights_entries}
+    if data_entries != weights_entries:
         option = "spm_model_file" if tokenizer.is_sentencepiece else "vocab_file"
         flags = f"--{option} {tokenizer.file} --do_lower_case {show(tokenizer.do_lower_case)}"
         raise DataError(
@@ -79,8 +79,8 @@ def tokenizer_beside(weights: Path, data: PretrainingData, given: FullTokenizer 
 
 
 def _vocab_size(config: Any, data: PretrainingData, tokenizer: FullTokenizer | None, file: Path | None) -> int:
-    if "vocab_size" in data.facts:
-        return data.facts["vocab_size"]
+    if "vocab_size" in data.manifest:
+        return data.manifest["vocab_size"]
     if tokenizer:
         return tokenizer.vocab_size
     if config.albert_cfg.vocab_size:
@@ -130,7 +130,7 @@ def held_out_evaluation(
         UserError: the ranks have different held-out data, or it does not fit the model or the training data.
     """
     ranks.must_agree(flatten(held_out.identity), "what they evaluate on")
-    held_out.check_vocabulary(vocabulary_facts(tokenizer) | data.facts, data.data_dir)
+    held_out.check_vocabulary(vocabulary_entries(tokenizer) | data.manifest, data.data_dir)
     held_out.check_fits(architecture)
 
     def evaluate_held_out(network: PreTrainingEvaluation, before_batch: Callable[[], object]) -> HeldOut:
@@ -183,7 +183,7 @@ def learning_check(
     settings["learning_rate"] = max(phase.learning_rate or 0.0 for phase in config.all_phases())
     name = "hidden_mlm_loss" if config.eval_steps and "hidden_mlm_loss" in lines else "mlm_loss"
     unigram = lines[name][UNIGRAM]
-    permuted = data.facts.get("settings", {}).get("do_permutation")  # visible tokens are then rarely labels
+    permuted = data.manifest.get("settings", {}).get("do_permutation")  # visible tokens are then rarely labels
     can_copy = name == "mlm_loss" and not permuted
     context_free = loss_without_context(unigram, data.token_counts) if can_copy else unigram
     metric = EVAL_PREFIX + name if config.eval_steps else name

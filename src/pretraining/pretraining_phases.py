@@ -7,7 +7,7 @@ from typing import Any
 
 from src.albert_config import AlbertConfig, check_memory
 from src.data.batches import Loading
-from src.pretraining_data.checked_data import PretrainingData, vocabulary_facts
+from src.pretraining_data.checked_data import PretrainingData, vocabulary_entries
 from src.pretraining_data.masking import MaskingOverrides
 from src.tokenization import FullTokenizer
 from src.training.phases import Phase, Phases
@@ -45,38 +45,39 @@ def plan_phases(
     learning_rate = config.optimizer_settings()["learning_rate"]
     first = datasets[0]
     phases = []
-    made_with = vocabulary_facts(tokenizer) | first.facts
+    made_with = vocabulary_entries(tokenizer) | first.manifest
     for phase, data in zip(config.all_phases(), datasets, strict=True):
         data.check_vocabulary(made_with, first.data_dir)
         data.check_fits(architecture)
-        check_memory(architecture, phase.batch_size * data.facts["max_seq_length"])
+        check_memory(architecture, phase.batch_size * data.manifest["max_seq_length"])
         phases.append(
             Phase(
                 data,
                 phase.accumulation_steps or 0,
                 phase.share,
                 phase.learning_rate / learning_rate,
-                source=json.dumps(data.facts["files"], sort_keys=True),  # independent of their folder's name
-                description=describe(phase, data.facts),
+                source=json.dumps(data.manifest["files"], sort_keys=True),  # independent of their folder's name
+                description=describe(phase, data.manifest),
                 shuffled=config.do_shuffle,
             )
         )
     return Phases(phases)
 
 
-def describe(phase: PhaseConfig, facts: dict[str, Any]) -> str:
+def describe(phase: PhaseConfig, manifest: dict[str, Any]) -> str:
     """Return a description of a phase for the log, with the masking settings that are known."""
-    masks = {key: value for key, value in facts.get("settings", {}).items() if key in vars(MaskingOverrides())}
+    masks = {key: value for key, value in manifest.get("settings", {}).items() if key in vars(MaskingOverrides())}
     masks |= {key: value for key, value in vars(_overrides(phase)).items() if value}
     values = {"learning_rate": phase.learning_rate, **masks, "sop_loss_weight": phase.sop_loss_weight}
+    settings = ", ".join(f"{key} {value:g}" for key, value in values.items())
     return (
-        f"{phase.share:g} of the run, {phase.data_dir}, length {facts['max_seq_length']}, batch {phase.batch_size} x "
-        f"{phase.accumulation_steps}, " + ", ".join(f"{key} {value:g}" for key, value in values.items())
+        f"{phase.share:g} of the run, {phase.data_dir}, length {manifest['max_seq_length']}, "
+        f"batch {phase.batch_size} x {phase.accumulation_steps}, {settings}"
     )
 
 
 def identity_of(datasets: Sequence[PretrainingData]) -> dict[str, Any]:
-    """Return the fingerprint of a run's data: all facts of the first phase, and the differing ones of the others."""
+    """Return the fingerprint of a run's data: all entries of the first phase, and the differing ones of the others."""
     first, *others = (data.identity for data in datasets)
     later_phases = {
         f"{key} of phase {number}": value

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from model_utils.errors import ConfigError, DataError
-from model_utils.facts import flatten
+from model_utils.flat_dicts import flatten
 from src.albert_config import AlbertConfig
 from src.data.batches import FeatureDataset, check_ids
 from src.pretraining_data.tfrecord_batches import TFRecordDataset
@@ -20,7 +20,7 @@ SHARED_KEYS = ("vocab_sha256", "do_lower_case", "settings.random_next_sentence")
 IDENTITY_KEYS = ("task", "max_seq_length", "max_predictions_per_seq", "vocab_sha256", "vocab_size", "rows", "files")
 
 
-def vocabulary_facts(tokenizer: FullTokenizer | None) -> dict[str, Any]:
+def vocabulary_entries(tokenizer: FullTokenizer | None) -> dict[str, Any]:
     """Return the manifest entries about the vocabulary of a tokenizer; an empty dict for None."""
     return {"vocab_sha256": tokenizer.sha256, "do_lower_case": tokenizer.do_lower_case} if tokenizer else {}
 
@@ -35,7 +35,7 @@ class PretrainingData:
         ConfigError: the rows fill no batch, or no update of global_batch_size.
 
     Attributes:
-        facts: the manifest of the files.
+        manifest: the manifest of the files.
         batches_per_epoch: batches of this rank.
         rows_at_once: rows of one batch over all ranks.
         token_counts: (V,) how often each token is a masked token or, with dynamic masks, a candidate for masking; None
@@ -46,7 +46,7 @@ class PretrainingData:
         self.dataset = dataset
         self.data_dir = data_dir
         self.sop_loss_weight = sop_loss_weight
-        self.facts = dataset.facts
+        self.manifest = dataset.manifest
         self.rows_at_once = dataset.rows_at_once
         self.batches_per_epoch = dataset.batches_per_epoch
         if self.batches_per_epoch < 1:
@@ -61,44 +61,46 @@ class PretrainingData:
     @property
     def identity(self) -> dict[str, Any]:
         """Manifest entries that must match when a run resumes."""
-        entries = flatten(self.facts)
+        entries = flatten(self.manifest)
         shared = {key: entries[key] for key in SHARED_KEYS if key in entries}
-        return shared | {key: self.facts[key] for key in IDENTITY_KEYS if key in self.facts}
+        return shared | {key: self.manifest[key] for key in IDENTITY_KEYS if key in self.manifest}
 
     def tokenizer(self, vocab_file: str = "", spm_model_file: str = "") -> FullTokenizer | None:
         """Return the tokenizer that made the files; None if its file is neither given nor beside them."""
-        lower_case = self.facts.get("do_lower_case", True)
+        lower_case = self.manifest.get("do_lower_case", True)
         if vocab_file or spm_model_file:
             tokenizer = build_tokenizer(vocab_file, spm_model_file, lower_case)
         else:
             folder = Path(self.data_dir)
-            file = (folder if folder.is_dir() else folder.parent) / self.facts.get("vocab_file", "")
+            file = (folder if folder.is_dir() else folder.parent) / self.manifest.get("vocab_file", "")
             if not file.is_file():
                 logger.info(f"{folder} has no vocabulary: weights are kept without, hidden tokens are not measured")
                 return None
             tokenizer = open_tokenizer(file, lower_case)
-        made_with = self.facts.get("vocab_sha256", tokenizer.sha256)
+        made_with = self.manifest.get("vocab_sha256", tokenizer.sha256)
         if tokenizer.sha256 != made_with:
-            raise DataError(f"{self.data_dir} was not made with {tokenizer.file}; give its {self.facts['vocab_file']}")
+            raise DataError(
+                f"{self.data_dir} was not made with {tokenizer.file}; give its {self.manifest['vocab_file']}"
+            )
         return tokenizer
 
     def check_vocabulary(
-        self, other_facts: dict[str, Any], owner: object, given: Mapping[str, Any] = MappingProxyType({})
+        self, other_manifest: dict[str, Any], owner: object, given: Mapping[str, Any] = MappingProxyType({})
     ) -> None:
         """Raise DataError if another manifest, of `owner`, has a different vocabulary or kind of sentence pairs.
 
         Args:
-            given: vocabulary_facts of the files, in case their manifest has none, as that of TFRecords.
+            given: vocabulary_entries of the files, in case their manifest has none, as that of TFRecords.
         """
-        own_entries = flatten({**given, **self.facts})
-        other_entries = flatten(other_facts)
+        own_entries = flatten({**given, **self.manifest})
+        other_entries = flatten(other_manifest)
         for key in SHARED_KEYS:
             value = own_entries.get(key)
             other_value = other_entries.get(key, value)
             if value is not None and value != other_value:
                 raise DataError(
                     f"{self.data_dir} was made with {key} {value}, {owner} with {other_value}: make both with the same "
-                    f"settings and vocabulary ({self.facts.get('vocab_file', 'the one that was given')})"
+                    f"settings and vocabulary ({self.manifest.get('vocab_file', 'the one that was given')})"
                 )
 
     def check_fits(self, architecture: AlbertConfig) -> None:
@@ -106,7 +108,7 @@ class PretrainingData:
 
         Batches may then have the token ids that all models checked so far have.
         """
-        length = self.facts["max_seq_length"]
+        length = self.manifest["max_seq_length"]
         positions = architecture.max_position_embeddings
         if length > positions and not architecture.use_relative_positions:
             raise DataError(f"{self.data_dir}: max_seq_length is {length}, max_position_embeddings only {positions}")

@@ -76,7 +76,7 @@ class VocabularyFit:
     def __add__(self, other: "VocabularyFit") -> "VocabularyFit":
         return VocabularyFit(*(one + another for one, another in zip(astuple(self), astuple(other), strict=True)))
 
-    def facts(self) -> dict[str, float]:
+    def to_manifest(self) -> dict[str, float]:
         """Return the number of tokens, and the shares of unknown tokens and of letters of broken words."""
         return {
             "tokens": self.tokens,
@@ -85,13 +85,13 @@ class VocabularyFit:
         }
 
     @classmethod
-    def from_facts(cls, facts: Mapping[str, float]) -> Self:
-        """Return the counts whose facts these are."""
-        tokens = int(facts["tokens"])
-        return cls(tokens, round(facts["unknown_share"] * tokens), round(facts["broken_share"] * tokens))
+    def from_manifest(cls, entries: Mapping[str, float]) -> Self:
+        """Return the counts of which a manifest has these entries."""
+        tokens = int(entries["tokens"])
+        return cls(tokens, round(entries["unknown_share"] * tokens), round(entries["broken_share"] * tokens))
 
     def __str__(self) -> str:
-        shares = self.facts()
+        shares = self.to_manifest()
         return (
             f"of {self.tokens:,} tokens {shares['unknown_share']:.2%} are unknown and {shares['broken_share']:.2%} "
             "single letters of words that the vocabulary does not have"
@@ -99,7 +99,7 @@ class VocabularyFit:
 
     def warn(self, vocabulary: str) -> bool:
         """Log a warning if the vocabulary clearly does not fit the text; return whether it was logged."""
-        shares = self.facts()
+        shares = self.to_manifest()
         if shares["unknown_share"] <= MAX_UNKNOWN and shares["broken_share"] <= MAX_BROKEN:
             return False
         logger.warning(

@@ -21,7 +21,7 @@ from src.tokenization import open_tokenizer
 ROWS_AT_ONCE = 256  # smaller batches are masked together because numpy is slow on few rows
 
 
-class DynamicFacts(Schema):
+class DynamicManifest(Schema):
     """Manifest entries of data without masks, in addition to those of every set of feature files."""
 
     seed: Annotated[int, Field(ge=0, le=SEED)]
@@ -41,10 +41,12 @@ class DynamicMaskDataset(FeatureDataset):
 
     def __init__(self, records: RecordSet, loading: Loading, overrides: MaskingOverrides) -> None:
         super().__init__(records, loading)
-        facts = validated(records.facts, DynamicFacts, f"{records.folder / records.name}.facts.json")
-        self.settings = overrides.apply(facts.settings)
-        self.data_seed = facts.seed
-        self.vocabulary = MaskVocabulary.of(open_tokenizer(records.folder / facts.vocab_file, facts.do_lower_case))
+        manifest = validated(records.manifest, DynamicManifest, f"{records.folder / records.name}.facts.json")
+        self.settings = overrides.apply(manifest.settings)
+        self.data_seed = manifest.seed
+        self.vocabulary = MaskVocabulary.of(
+            open_tokenizer(records.folder / manifest.vocab_file, manifest.do_lower_case)
+        )
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """Yield batches like FeatureDataset.batches, with the columns of examples.columns."""

@@ -40,7 +40,7 @@ class TFRecordDataset:
         length = len(first["input_ids"])
         predictions = len(first["masked_lm_ids"])
         self.columns = columns(length, predictions)
-        self.facts: dict[str, Any] = {
+        self.manifest: dict[str, Any] = {
             "task": TASK,
             "max_seq_length": length,
             "max_predictions_per_seq": predictions,
@@ -64,7 +64,7 @@ class TFRecordDataset:
             real = np.arange(rank * size, (rank + 1) * size) < len(batch["input_ids"])
             first = rank * size if real.any() else 0
             rank_batch = {name: values[first : first + size] for name, values in batch.items()}
-            yield complete_batch(rank_batch, self.columns, self.facts["max_seq_length"], real, PRETRAIN_WEIGHTS)
+            yield complete_batch(rank_batch, self.columns, self.manifest["max_seq_length"], real, PRETRAIN_WEIGHTS)
 
     def _epoch_rows(self, epoch: int) -> ds.Dataset:
         """Return the rows in the order of an epoch."""

@@ -18,7 +18,7 @@ from src.albert_for_finetune import AlbertForRegression, AlbertForSequenceClassi
 from src.assessment_method import METHODS, assess
 from src.create_finetune_data import ClassificationSplit, plain_label
 from src.data.feature_cache import TRAIN, Features, Split
-from src.data.feature_files import RecordSet, facts_of, read_facts
+from src.data.feature_files import RecordSet, manifest_path, read_manifest
 from src.data.features import LABELS, WINDOWS, sample, token_columns
 from src.data.ready_features import ReadySplit
 from src.data.text_rows import encode_windows, mean_of_windows
@@ -108,7 +108,7 @@ class ClassifierTask(Task):
         elif config.train_data_file_path:
             labels = [str(index) for index in range(config.num_class)]
             if not is_tfrecord(config.train_data_file_path):
-                labels = read_facts(facts_of(Path(config.train_data_file_path))).get("labels", labels)
+                labels = read_manifest(manifest_path(Path(config.train_data_file_path))).get("labels", labels)
         else:
             # A rare label may occur in the development share alone, so the whole file is searched.
             dev_examples = self.examples.read("dev") if self.examples.dev_split else []
@@ -160,7 +160,7 @@ class ClassifierTask(Task):
         if longest > self.config.max_seq_length:
             raise DataError(f"{path} has rows of {longest} tokens, max_seq_length is {self.config.max_seq_length}")
         if self.regression:
-            if label_names := records.facts.get("labels"):
+            if label_names := records.manifest.get("labels"):
                 raise DataError(f"{path} holds the labels {', '.join(label_names)}, but num_class is 1: give scores")
             return
         labels = records.array(LABELS)

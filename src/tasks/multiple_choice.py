@@ -18,7 +18,7 @@ from src.albert_config import LENGTH, AlbertConfig
 from src.albert_for_finetune import AlbertForMultipleChoice
 from src.assessment_method import assess
 from src.data.feature_cache import TRAIN, Features, Split
-from src.data.feature_files import RecordSet, facts_of, read_facts
+from src.data.feature_files import RecordSet, manifest_path, read_manifest
 from src.data.features import sample, token_columns
 from src.finetune_eval_model import MultipleChoiceScores
 from src.tasks.finetune_config import FinetuneConfig
@@ -105,7 +105,7 @@ class RaceTask(Task):
     def _most_options(self, name: str) -> int:
         """Return the largest number of options in a split, or that of the rows of its ready features."""
         if ready := self.ready_file(name):
-            return read_facts(facts_of(Path(ready))).get("num_choices", RACE_OPTIONS)
+            return read_manifest(manifest_path(Path(ready))).get("num_choices", RACE_OPTIONS)
         self._questions[name] = read_race(Path(self.config.data_dir), name, self.config.level)
         return max(len(question.options) for question in self._questions[name])
 
@@ -117,7 +117,7 @@ class RaceTask(Task):
         return RaceSplit(name, questions, self.tokenizer, *lengths, self.num_choices)
 
     def check_ready(self, records: RecordSet, path: Path) -> None:
-        if (num_choices := records.facts.get("num_choices", RACE_OPTIONS)) != self.num_choices:
+        if (num_choices := records.manifest.get("num_choices", RACE_OPTIONS)) != self.num_choices:
             raise DataError(f"{path} has rows of {num_choices} options, but other splits of {self.num_choices}")
 
     def expected_manifest(self) -> dict[str, Any]:

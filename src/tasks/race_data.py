@@ -21,7 +21,7 @@ from model_utils.errors import DataError, shorten
 from model_utils.json_files import Schema, validated
 from src.data.feature_cache import Features
 from src.data.feature_files import Ragged
-from src.data.features import labelled_features, text_facts, token_columns
+from src.data.features import labelled_features, text_manifest, token_columns
 from src.data.packing import TEXT_COLUMNS
 from src.tokenization import FullTokenizer
 from src.utils import read_json_text
@@ -155,7 +155,7 @@ class RaceSplit:
     max_qa_length: int
     num_choices: int = RACE_OPTIONS
 
-    def facts(self) -> dict[str, Any]:
+    def manifest(self) -> dict[str, Any]:
         levels = {SOURCES[question.level] for question in self.examples}
         texts = (
             (article, [(question.id, question.question, question.options, question.answer) for question in group])
@@ -163,7 +163,7 @@ class RaceSplit:
         )
         lengths = {"max_seq_length": self.max_seq_length, "max_qa_length": self.max_qa_length}
         choices = {} if self.num_choices == RACE_OPTIONS else {"num_choices": self.num_choices}
-        return text_facts(levels, texts, self.tokenizer, **lengths, **choices)
+        return text_manifest(levels, texts, self.tokenizer, **lengths, **choices)
 
     def features(self) -> Features:
         """Return one row per question, in order.

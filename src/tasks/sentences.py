@@ -14,7 +14,7 @@ import numpy as np
 from model_utils.errors import DataError, shorten
 from src.data.feature_cache import Features
 from src.data.feature_files import Column, Ragged
-from src.data.features import best_windows, text_facts, token_columns
+from src.data.features import best_windows, text_manifest, token_columns
 from src.tokenization import FullTokenizer
 
 
@@ -48,10 +48,12 @@ class NerSplit:
     tokenizer: FullTokenizer
     max_seq_length: int
 
-    def facts(self) -> dict[str, Any]:
+    def manifest(self) -> dict[str, Any]:
         tagged = ((sentence.words, sentence.tags) for sentence in self.examples)
         source = {sentence.file.name for sentence in self.examples}
-        return text_facts(source, tagged, self.tokenizer, max_seq_length=self.max_seq_length, labels=list(self.labels))
+        return text_manifest(
+            source, tagged, self.tokenizer, max_seq_length=self.max_seq_length, labels=list(self.labels)
+        )
 
     def features(self) -> Features:
         """Return one row per sentence, in order; a long sentence has one row per window.

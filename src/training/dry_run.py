@@ -30,7 +30,7 @@ def dry_run(trainer: Trainer, kept: str = "") -> str:
     size = trainer.checkpoints.bytes_of_one()
     copies = trainer.checkpoints.max_files if config.enable_save_ckpt else 0
     memory = f"Host memory at its peak: {peak_memory() / 1e9:.2f} GB"
-    if trainer.facts.precision.device_target != "CPU":
+    if trainer.identity.precision.device_target != "CPU":
         memory += f", the device's: {ms.runtime.max_memory_allocated() / 1e9:.2f} GB"
     takes = f"{steps} updates take about {timedelta(seconds=round(compilation + seconds * steps))}"
     if config.max_train_hours:  # a phase then takes its share of the time

@@ -25,7 +25,7 @@ class LoopState:
     """State of the loop after `step` updates; the fields are the keys of a checkpoint, in their order.
 
     Attributes:
-        identity, precision, architecture: RunFacts.to_save().
+        identity, precision, architecture: RunIdentity.to_save().
         config: the run's configuration.
         step: updates started; one that is skipped for a non-finite gradient counts.
         epoch, batch: position of the next micro-batch. It follows from step and phase_starts, and is for readers.

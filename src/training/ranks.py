@@ -13,7 +13,7 @@ import numpy as np
 
 from model_utils.device import Device
 from model_utils.errors import UserError
-from model_utils.facts import first_difference
+from model_utils.flat_dicts import first_difference
 from model_utils.rendezvous import ADDRESS, KEY, LAUNCHER, Rendezvous, RendezvousClient
 
 WAIT_MINUTES = 120.0  # timeout of a barrier, for work that one rank does alone; a rank that ended is noticed at once
@@ -68,11 +68,11 @@ class Ranks:
         """Return the sum of an array over all ranks, bit-identical on each; collective, arguments as gather."""
         return np.sum(self.gather(array, barrier_name), axis=0)
 
-    def must_agree(self, facts: dict[str, Any], subject: str) -> None:
+    def must_agree(self, entries: dict[str, Any], subject: str) -> None:
         """Raise UserError if a rank has another value than rank 0, naming rank, key and both values. Collective."""
-        first, *others = self.gather(facts, subject)
-        for rank, rank_facts in enumerate(others, 1):
-            if difference := first_difference(first, rank_facts):
+        first, *others = self.gather(entries, subject)
+        for rank, rank_entries in enumerate(others, 1):
+            if difference := first_difference(first, rank_entries):
                 key, left, right = difference
                 values = f"{key} is {left!r} on rank 0 and {right!r} on rank {rank}"
                 raise UserError(f"the ranks differ in {subject}: {values}; give all the same files and configuration")

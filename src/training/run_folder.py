@@ -16,8 +16,8 @@ from typing import Any, Self
 
 from model_utils.config import check_output_folder
 from model_utils.errors import CheckpointError, ConfigError, UserError
-from model_utils.facts import first_difference
 from model_utils.files import remove_leftovers, try_lock, write_json
+from model_utils.flat_dicts import first_difference
 from model_utils.schema import load_config, write_config
 from src.checkpoints.checkpoint_files import list_checkpoints
 from src.training.ranks import ALONE, Ranks

@@ -11,7 +11,7 @@ from src.checkpoints.checkpoint_files import ARCHITECTURE, find_checkpoint
 from src.data.feature_files import sha256_of
 from src.training.training_config import TrainingConfig
 
-TEACHER = "teacher_sha256"  # key of RunFacts.identity
+TEACHER = "teacher_sha256"  # key of RunIdentity.data
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Precision:
     compute_type: str
     scaling: LossScale
 
-    def facts(self) -> dict[str, str]:
+    def to_dict(self) -> dict[str, str]:
         """Return what a resumed run compares to notice a change of precision."""
         return {
             "device_target": self.device_target,
@@ -62,11 +62,11 @@ class Precision:
         }
 
     def changes_since(self, before: Mapping[str, str], path: Path, compute_type_is_set: bool) -> dict[str, str]:
-        """Return what differs from `before`, the facts() of the checkpoint `path`, as {key: sentence}.
+        """Return what differs from `before`, the to_dict() of the checkpoint `path`, as {key: sentence}.
 
         Raises ConfigError if compute_type would change although the configuration does not set it.
         """
-        now = self.facts()
+        now = self.to_dict()
         trained = before["compute_type"]
         chosen = now["compute_type"]
         if trained != chosen and not compute_type_is_set:
@@ -76,29 +76,29 @@ class Precision:
 
 
 @dataclass(frozen=True)
-class RunFacts:
-    """Facts that a resumed run must match.
+class RunIdentity:
+    """Data, precision and architecture, which a resumed run must match.
 
-    identity: facts of the data; a run is not resumed on other data.
+    data: manifest of the data and weights of a teacher; a run is not resumed on other data.
     precision: a resumed run changes it only where the configuration says so.
-    architecture: AlbertConfig.facts() of the network.
+    architecture: AlbertConfig.saved_dict() of the network.
     """
 
-    identity: Mapping[str, Any]
+    data: Mapping[str, Any]
     precision: Precision
     architecture: Mapping[str, Any]
 
     def to_save(self) -> dict[str, Any]:
-        """Return the facts that a checkpoint keeps."""
+        """Return the entries that a checkpoint keeps."""
         return {
-            "identity": dict(self.identity),
-            "precision": self.precision.facts(),
+            "identity": dict(self.data),
+            "precision": self.precision.to_dict(),
             ARCHITECTURE: dict(self.architecture),
         }
 
     def check(self, saved: Mapping[str, Any], path: Path) -> None:
         """Raise CheckpointError where `saved`, of the checkpoint `path`, is of other data or another model."""
-        for key, value in self.identity.items():
+        for key, value in self.data.items():
             if (trained := saved["identity"].get(key)) != value:
                 change = f"{key} was {trained!r} and is now {value!r}"
                 cause = "by another teacher" if key == TEACHER else "on other data"
@@ -109,8 +109,8 @@ class RunFacts:
                 raise CheckpointError(f"{path} was trained as another model: {change}; choose another folder")
 
 
-def teacher_facts(teacher: str) -> dict[str, str]:
-    """Return the entry of RunFacts.identity about the weights in a teacher's folder; an empty dict for ""."""
+def teacher_identity(teacher: str) -> dict[str, str]:
+    """Return the entry of RunIdentity.data about the weights in a teacher's folder; an empty dict for ""."""
     return {TEACHER: sha256_of(find_checkpoint(Path(teacher)).path)} if teacher else {}
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from model_utils.errors import ConfigError, shorten_text
-from model_utils.facts import flatten
 from model_utils.files import write_json
+from model_utils.flat_dicts import flatten
 from model_utils.json_files import read_object
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager, nullcontext
 from typing import Any, NoReturn
 
 from model_utils.errors import DivergedError, UserError
-from model_utils.facts import flatten
+from model_utils.flat_dicts import flatten
 from src.checkpoints.checkpoint_files import state_of
 from src.data.batches import describe_size
 from src.data.read_ahead import read_ahead
@@ -25,7 +25,7 @@ from src.training.phases import Batch, Phases
 from src.training.progress import Progress
 from src.training.recorder import Recorder, Reporting
 from src.training.run_folder import RunFolder
-from src.training.run_plan import RunFacts, RunPlan
+from src.training.run_plan import RunIdentity, RunPlan
 from src.training.stop_signals import StopSignals
 from src.training.train_step import TrainStep
 
@@ -42,7 +42,7 @@ class Trainer:
         step: all its Parameters are saved.
         phases: with the micro-batches of this rank.
         folder: open, with the run's configuration and ranks.
-        facts: what a resumed run must match; kept in every checkpoint.
+        identity: what a resumed run must match; kept in every checkpoint.
         initialise: sets the weights that the run starts with; called where there is no checkpoint to resume from.
         evaluation: where there is one, its metrics join the log, and its selection marks the best checkpoint and may
             end the run.
@@ -55,7 +55,7 @@ class Trainer:
         phases: Phases,
         plan: RunPlan,
         folder: RunFolder,
-        facts: RunFacts,
+        identity: RunIdentity,
         initialise: Callable[[], object] = lambda: None,
         evaluation: Evaluation | None = None,
         reporting: Reporting | None = None,
@@ -66,12 +66,12 @@ class Trainer:
         self.folder = folder
         self.config = folder.config
         self.ranks = folder.ranks
-        self.facts = facts
+        self.identity = identity
         self.initialise = initialise
         self.evaluation = evaluation
         self.selection = evaluation.selection if evaluation else None
         self.metric_names = tuple(step.network.metric_names)
-        self.state = LoopState(**facts.to_save(), config=self.config.to_dict())
+        self.state = LoopState(**identity.to_save(), config=self.config.to_dict())
         self.progress = Progress(plan, self.state)
         self.clock = Stopwatch()
         self.pending = PendingUpdates(self.clock)
@@ -126,9 +126,9 @@ class Trainer:
             self.initialise()
         else:
             saved = contents.loop_state
-            self.facts.check(saved, contents.path)
+            self.identity.check(saved, contents.path)
             compute_type_is_set = bool(self.config.compute_type)
-            changes = self.facts.precision.changes_since(saved["precision"], contents.path, compute_type_is_set)
+            changes = self.identity.precision.changes_since(saved["precision"], contents.path, compute_type_is_set)
             restore(self.step, contents)
             if "loss_scale_mode" in changes:
                 self.step.restart_scaling()
@@ -147,14 +147,14 @@ class Trainer:
         weights = 0
         for parameter in state_of(self.step).values():
             weights = zlib.crc32(parameter.asnumpy().tobytes(), weights)
-        facts = {
-            "data": self.facts.identity,
+        entries = {
+            "data": self.identity.data,
             **self.config.to_dict(),
-            **self.facts.precision.facts(),
+            **self.identity.precision.to_dict(),
             "step": self.state.step,
             "checksum of the weights": weights,
         }
-        self.ranks.must_agree(flatten(facts), "what they train on")
+        self.ranks.must_agree(flatten(entries), "what they train on")
 
     @contextmanager
     def open_run(self) -> Iterator[None]:
@@ -172,7 +172,7 @@ class Trainer:
 
     def micro_batches(self) -> Generator[list[Batch]]:
         """Yield the micro-batches of each further update, phase after phase, without end."""
-        ahead = 0 if self.facts.precision.device_target == "CPU" else AHEAD
+        ahead = 0 if self.identity.precision.device_target == "CPU" else AHEAD
         while True:
             self.phases.begin(self.state.step, self.progress.share)
             if self.phases.several:

@@ -147,7 +147,7 @@ def describe(run: Path, exported: Path) -> dict[str, Any]:
         "outputs": [{"name": name, "per_token": False} for name in SpanSearchScores.output_names],
         "vocabulary": {"file": "model.vocab.txt", "sha256": tokenizer.sha256, "size": tokenizer.vocab_size},
         "do_lower_case": True,
-        "architecture": ARCHITECTURE.facts(),
+        "architecture": ARCHITECTURE.saved_dict(),
     }
 
 

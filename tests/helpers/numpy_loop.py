@@ -18,7 +18,7 @@ from src.training.evaluation import Evaluation
 from src.training.phases import Phase, Phases
 from src.training.pretrain_config import PretrainConfig
 from src.training.run_folder import RunFolder
-from src.training.run_plan import LossScale, Precision, RunFacts, RunPlan
+from src.training.run_plan import LossScale, Precision, RunIdentity, RunPlan
 from src.training.trainer import Trainer
 
 LENGTH, BATCH = 8, 4
@@ -113,11 +113,11 @@ def one_phase(data: Rows | None = None) -> Phases:
     return Phases([Phase(data or Rows(), accumulation_steps=2)])
 
 
-FACTS = ("identity", "precision", "architecture")
+IDENTITY_KEYS = ("identity", "precision", "architecture")
 
 
-def make_facts(identity: Any = None, precision: Precision = FLOAT32, architecture: Any = None) -> RunFacts:
-    return RunFacts(identity or {"rows": 20}, precision, architecture or {})
+def make_identity(identity: Any = None, precision: Precision = FLOAT32, architecture: Any = None) -> RunIdentity:
+    return RunIdentity(identity or {"rows": 20}, precision, architecture or {})
 
 
 def evaluation(evaluate: Callable[[Callable[[], object]], dict[str, float]], *when: Any) -> Evaluation:
@@ -129,10 +129,10 @@ def evaluation(evaluate: Callable[[Callable[[], object]], dict[str, float]], *wh
 
 def fit(config: PretrainConfig, step: Step | None = None, **arguments: Any) -> dict[str, Any]:
     phases = arguments.pop("phases", None) or one_phase(arguments.pop("data", Rows()))
-    facts = make_facts(**{key: arguments.pop(key) for key in FACTS if key in arguments})
+    run_identity = make_identity(**{key: arguments.pop(key) for key in IDENTITY_KEYS if key in arguments})
     with RunFolder(config.save_checkpoint_path, config) as folder:
         plan = RunPlan(config.train_steps)
-        return Trainer(step or Step(), phases, plan, folder, facts, **arguments).fit()
+        return Trainer(step or Step(), phases, plan, folder, run_identity, **arguments).fit()
 
 
 def log(folder: Path) -> list[dict[str, Any]]:

@@ -71,7 +71,7 @@ def make_folder(folder: Path, task: str, architecture: AlbertConfig = ARCHITECTU
     for weight in scores.trainable_params():
         if weight.name.startswith("crf."):  # 0 so far
             weight.set_data(Tensor(3 * random.standard_normal(weight.shape, np.float32)))
-    save_checkpoint(scores, folder, 1, {TRAINED_AS: architecture.facts()})
+    save_checkpoint(scores, folder, 1, {TRAINED_AS: architecture.saved_dict()})
     tokenizer = build_tokenizer(str(write_vocabulary(folder)), "", True)
     ModelFolder(architecture, tokenizer, task_info if task in HEADS else None).save_artifacts(folder)
     return folder

@@ -6,10 +6,10 @@ from typing import Any
 ABSENT = "(absent)"
 
 
-def flatten(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return a flat dict whose nested keys are joined with dots, as on the command line; tuples become lists."""
     flat: dict[str, Any] = {}
-    for key, value in facts.items():
+    for key, value in values.items():
         if isinstance(value, dict):
             flat |= flatten(value, f"{prefix}{key}.")
         else:
