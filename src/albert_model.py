@@ -390,8 +390,8 @@ class AlbertModel(nn.Cell):
         """Return sequence and pooled output from the last layer's states of all rows, or of the rows read."""
         text_count = texts[-1].shape[0]  # in either form
         if all_rows and len(texts) == len(PACKED_COLUMNS):
-            _, _, _, _, places = texts
-            states = ops.gather(states, places.reshape((-1,)), 0)
+            _, _, _, _, token_indices = texts
+            states = ops.gather(states, token_indices.reshape((-1,)), 0)
         sequence = states.reshape((text_count, -1, self.hidden_size))
         return sequence, sigmoid_tanh(self.pooler(sequence[:, 0]))
 

@@ -306,8 +306,8 @@ class PackedNetwork(AnsweringNetwork):
     """AnsweringNetwork for packed texts, compiled once for each shape.
 
     Inputs, int32: the PACKED_COLUMNS and those of `further_columns`, (B, *). The heads see the L tokens of each text in
-    `places`, or the rows that they read. T is a multiple of B if a row has several texts, as in multiple choice. The
-    scores are a network whose `albert.packs` is true.
+    `token_indices`, or the rows that they read. T is a multiple of B if a row has several texts, as in multiple choice.
+    The scores are a network whose `albert.packs` is true.
     """
 
     text_columns = PACKED_COLUMNS

@@ -126,7 +126,7 @@ def test_a_packed_batch_has_every_token_in_its_place(texts: int) -> None:
     real = np.array([True, False, True, True])
     packed = Packing(texts, 12).pack(columns, real, 48)
     assert {column.dtype for column in packed.values()} == {np.dtype(np.int32)}
-    begins, places = packed["begins"], packed["places"]
+    begins, places = packed["begins"], packed["token_indices"]
     assert begins.shape == (4 * texts + 1,) and places.shape == (4 * texts, 12)
     for row in range(4):
         for text in range(texts):

@@ -241,7 +241,7 @@ class FeatureDataset:
                 real = batch_rows >= 0
                 # A rank without rows in this batch still computes one row, with weight 0.
                 batch = self._reader.read(streams, batch_rows[real] if real.any() else np.zeros(1, int))
-                row_width = packing.places * packing.texts_per_row if packing else int(width)
+                row_width = packing.output_length * packing.texts_per_row if packing else int(width)
                 columns = complete_batch(batch, self.columns, row_width, real, self.weight_columns)
                 if self.row_weights is not None:
                     columns[SEQUENCE_WEIGHTS] *= self.row_weights[batch_rows]  # padding rows have 0

@@ -11,9 +11,9 @@ import numpy as np
 
 TEXT_COLUMNS = ("input_ids", "input_mask", "segment_ids")  # of padded rows
 # All are int32. packed_ids, packed_segments: (1, N). begins: (T + 1,), the index where each text begins, and the end of
-# the last one. positions: (N,), of each token in its text. places: (T, L), the index of each text's tokens, N - 1 for
-# padding.
-PACKED_COLUMNS = ("packed_ids", "packed_segments", "begins", "positions", "places")
+# the last one. positions: (N,), of each token in its text. token_indices: (T, L), where each text's tokens stand, N - 1
+# for padding.
+PACKED_COLUMNS = ("packed_ids", "packed_segments", "begins", "positions", "token_indices")
 SIZE_STEP = 16  # sizes outside Packing.sizes are multiples of it
 
 
@@ -23,12 +23,12 @@ class Packing:
 
     Attributes:
         texts_per_row: C.
-        places: L; 1 for a head that reads only first tokens.
+        output_length: L; 1 for a head that reads only first tokens.
         sizes: the usual values of N, ascending; N of a batch that exceeds them is a multiple of SIZE_STEP.
     """
 
     texts_per_row: int
-    places: int
+    output_length: int
     sizes: tuple[int, ...] = ()
 
     def sizes_for(self, tokens: np.ndarray) -> np.ndarray:
@@ -48,7 +48,7 @@ class Packing:
         mask = self._split_texts(batch["input_mask"] * real[:, None]) == 1
         ids = self._split_texts(batch["input_ids"])[mask]
         segments = self._split_texts(batch["segment_ids"])[mask]
-        return pack_texts(ids, segments, mask.sum(1), len(mask), size, self.places)
+        return pack_texts(ids, segments, mask.sum(1), len(mask), size, self.output_length)
 
     def _split_texts(self, column: np.ndarray) -> np.ndarray:
         """Reshape interleaved texts (B, L * C) to (B * C, L), one row for each text."""
@@ -58,7 +58,7 @@ class Packing:
 
 
 def pack_texts(
-    ids: np.ndarray, segments: np.ndarray, lengths: np.ndarray, texts: int, size: int, places: int
+    ids: np.ndarray, segments: np.ndarray, lengths: np.ndarray, texts: int, size: int, output_length: int
 ) -> dict[str, np.ndarray]:
     """Return the PACKED_COLUMNS of concatenated texts.
 
@@ -67,12 +67,12 @@ def pack_texts(
         lengths: (texts,) tokens of each text.
         texts: T; empty texts are appended.
         size: N.
-        places: L.
+        output_length: L.
     """
     begins = np.zeros(texts + 1, int)
     begins[1 : len(lengths) + 1] = np.cumsum(lengths)
     begins[len(lengths) + 1 :] = len(ids)
-    token_indices = begins[:-1, None] + np.arange(places)
+    token_indices = begins[:-1, None] + np.arange(output_length)
     positions = np.arange(len(ids)) - np.repeat(begins[: len(lengths)], lengths)
     padding = (0, size - len(ids))
     columns = (
