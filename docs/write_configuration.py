@@ -40,9 +40,7 @@ HEAD = """# Configuration
 Every key may stand in a command's yaml and on its command line, which wins: `--key value`, in sections with dots
 (`--optimizer_cfg.Lamb.learning_rate 0.001`). `--help` prints a command's keys with its own defaults, which may
 differ from this page, allowed values, and what 0 and auto stand for. No default here: empty, or decided by the command.
-A slash divides those of pre-training and of fine-tuning. [export.md](export.md) has the keys of export and prediction.
-
-`python docs/write_configuration.py` writes this page from the help texts, up to their first `;`.
+A slash divides those of pre-training and of fine-tuning.
 """
 TABLES: dict[str, tuple[type[Config], ...]] = {
     "All commands that compute": (OneDeviceConfig, LayersConfig, ArchitectureConfig),
@@ -90,7 +88,7 @@ def defaults_of(kind: type[Config], key: str) -> list[Any]:
     """Return the default of a key; where pre-training and fine-tuning share the class, that of each."""
     if issubclass(AdamConfig, kind) or issubclass(DecayedAdamConfig, kind):
         return [getattr(getattr(run.optimizer_cfg, OPTIMIZER), key) for run in (PretrainConfig(), ClassifierConfig())]
-    kinds = (PretrainConfig, ClassifierConfig) if kind is TrainingConfig else (kind,)
+    kinds = (PretrainConfig, ClassifierConfig) if kind in (TrainingConfig, ArchitectureConfig) else (kind,)
     return [kind.model_fields[key].default for kind in kinds]
 
 

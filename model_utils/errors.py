@@ -60,6 +60,18 @@ class ConfigError(UserError, ValueError):
         self.problem = problem
         self.hint = hint
 
+    def within(self, section: str) -> Self:
+        """Return the error with its key below a section."""
+        if not self.key:
+            return self.at(f"in {section}")
+        return type(self)(
+            key=f"{section}.{self.key}",
+            value=self.value,
+            expected=self.expected,
+            problem=self.problem,
+            hint=self.hint,
+        )
+
     def at(self, place: str) -> Self:
         """Return the error with the file, or another place, in front of its sentence."""
         self.args = (f"{place}: {self.args[0]}",)

@@ -5,6 +5,8 @@ and every launcher reports every 0.1 s which of its ranks have ended. A machine 
 """
 
 import os
+import socket
+import struct
 import threading
 import time
 from collections.abc import Mapping
@@ -154,14 +156,32 @@ class RendezvousServer:
 
 
 def _connect(address: tuple[str, int], key: bytes) -> Connection:
-    """Return a connection whose other end knows the key; raise OSError for another service, even a silent one."""
+    """Return a connection whose other end knows the key.
+
+    Raises:
+        OSError, EOFError: nobody answers, or another service does, even a silent one.
+        AuthenticationError: the other end has another key.
+    """
     connection = Client(address)
-    if not connection.poll(SILENCE):  # the server speaks first
+    try:
+        _limit_reads(connection, SILENCE)
+        answer_challenge(connection, key)
+        deliver_challenge(connection, key)
+        _limit_reads(connection, 0)
+    except BlockingIOError:
         connection.close()
-        raise TimeoutError(f"connected, but nothing was received for {SILENCE} s")
-    answer_challenge(connection, key)
-    deliver_challenge(connection, key)
+        raise TimeoutError(f"connected, but nothing was received for {SILENCE} s") from None
+    except BaseException:
+        connection.close()
+        raise
     return connection
+
+
+def _limit_reads(connection: Connection, seconds: float) -> None:
+    """Let each read of the connection raise BlockingIOError after so many seconds; 0: never."""
+    limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))  # a timeval
+    with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
+        duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
 
 class RendezvousClient:

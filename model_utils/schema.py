@@ -112,9 +112,8 @@ class Config(pydantic.BaseModel):
                 name, needed = needs
                 if getattr(self, name) != needed:
                     expected = f"{show(field.default)} while {name} is {show(getattr(self, name))}"
-                    raise self.error_of(
-                        key, expected=expected, hint=f"set {name} to {show(needed)}, or leave {key} out"
-                    )
+                    remedy = f"leave {name} out" if needed == "" else f"set {name} to {show(needed)}"
+                    raise self.error_of(key, expected=expected, hint=f"{remedy}, or leave {key} out")
                 needs = rules_of(type(self).model_fields[name]).needs
 
     def check_required(self) -> None:
@@ -219,7 +218,7 @@ def _config_error(error: ValidationError, kind: type[Config]) -> ConfigError:
     path = key_path(first["loc"])
     reason = first.get("ctx", {}).get("error")
     if isinstance(reason, ConfigError):  # raised by check_together()
-        return reason.at(f"in {path}") if path else reason
+        return reason.within(path) if path else reason
     *parents, key = first["loc"]
     for parent in parents:
         if isinstance(parent, str):  # not the index of an item

@@ -300,6 +300,6 @@ def resolve_albert_config(
     try:
         merged = base.replace(**changes | {"vocab_size": vocab_size, "compute_type": compute_type})
     except ConfigError as error:
-        raise ConfigError(f"albert_cfg on top of {file or albert_network}: {error}") from None
+        raise error.within("albert_cfg").at(f"on top of {file or albert_network}") from None
     check_memory(merged)
     return merged

@@ -66,6 +66,16 @@ def test_another_service_that_says_nothing_is_given_up(monkeypatch: pytest.Monke
         RendezvousClient(service.getsockname(), KEY)
 
 
+def test_another_service_that_says_too_little_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous_module, "SILENCE", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as service, ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(RendezvousClient, service.getsockname(), KEY)
+        client, _ = service.accept()
+        client.sendall(b"\0\0\0\x20#C")  # two of 32 bytes
+        with client, pytest.raises(UserError, match="nothing was received"):
+            answer.result(10)
+
+
 def test_a_rank_whose_launcher_has_ended_ends(server: RendezvousServer) -> None:
     client = RendezvousClient(server.address, KEY, launcher=os.getpid())  # which is not this process's parent
     with pytest.raises(UserError, match=f"process {os.getpid()}.*the features"):

@@ -139,8 +139,9 @@ def test_a_crf_resumes_after_a_kill_and_is_evaluated_or_refused(
     with pytest.raises(ConfigError, match="its crf is True and here it is not set"):
         run_ner.main(killed.replace(crf=False, teacher=str(where[0]), save_finetune_checkpoint_path=f"{tmp_path}/x"))
     for key, value in (("label_list", "O"), ("teacher", "run")):
-        with pytest.raises(ConfigError, match=f"{key} is .* while crf is true|crf is true, but a {key}"):
+        with pytest.raises(ConfigError, match=f"crf is true.*{key}|{key}.*crf is true") as error:
             load_config(NerConfig, arguments({}, {"crf": True, key: value}))
+        assert error.value.key in ("crf", key)
 
 
 def test_without_entities_there_is_nothing_to_learn(shared: Path, tmp_path: Path) -> None:

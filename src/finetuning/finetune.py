@@ -180,7 +180,9 @@ class Finetuning(Training):
             raise config.error_of("max_seq_length", f"the model has max_position_embeddings {positions}")
         if task.pairs and self.architecture.type_vocab_size < 2:
             expected = "2 or more, as the rows of this task are pairs of texts"
-            raise ConfigError(key="type_vocab_size", value=self.architecture.type_vocab_size, expected=expected)
+            raise ConfigError(
+                key="albert_cfg.type_vocab_size", value=self.architecture.type_vocab_size, expected=expected
+            )
         task.check_architecture(self.architecture)
         # All evaluations and predictions share this network; each loads its weights into it.
         self.scores = task.spec.scores(self.architecture, task.task_info)

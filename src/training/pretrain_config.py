@@ -80,11 +80,13 @@ class PretrainConfig(TrainingConfig):
         return {key: value for key, value in fingerprint.items() if key not in replaced}
 
     def check_flags(self, flags: Mapping[str, Any]) -> None:
-        settings = flags.get("optimizer_cfg", {}).get(self.optimizer_settings()["name"], {})
-        values = {**settings, **flags}
-        for key in values.keys() & PhaseConfig.model_fields.keys():
-            if self.every_phase_has(key):
-                raise ConfigError(key=key, value=values[key], problem="each of the phases has its own").at(COMMAND_LINE)
+        name = self.optimizer_settings()["name"]
+        settings = flags.get("optimizer_cfg", {}).get(name, {})
+        for values, prefix in ((flags, ""), (settings, f"optimizer_cfg.{name}.")):
+            for key in values.keys() & PhaseConfig.model_fields.keys():
+                if self.every_phase_has(key):
+                    problem = "each of the phases has its own"
+                    raise ConfigError(key=prefix + key, value=values[key], problem=problem).at(COMMAND_LINE)
 
     def check_required(self) -> None:
         super().check_required()

@@ -49,8 +49,8 @@ def parse_hosts(names: Collection[str]) -> set[str]:
     """Return further names and addresses ("*": any, "*.NAME": below NAME); ConfigError for one with scheme or port."""
     for name in names:
         if not _HOST.fullmatch(format_host(name)):
-            problem = f"{name!r} is neither a name nor an address, without scheme and port, nor {ANY_HOST}"
-            raise ConfigError(key="allowed_hosts", value=tuple(names), problem=problem)
+            expected = f"names and addresses without scheme and port, or {ANY_HOST}"
+            raise ConfigError(key="allowed_hosts", value=name, expected=expected)
     return set(map(format_host, names))
 
 
