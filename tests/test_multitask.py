@@ -29,6 +29,7 @@ from src.tasks.token_classification import NerConfig
 from src.training.optimizer import build_optimizer
 from src.training.run_plan import LossScale
 from src.training.train_step import TrainStep
+from src.training.training_config import OPTIMIZERS
 from tests.helpers.classifier_run import GOOD, MODEL, config_of, read, read_rows, write_classifier_data, write_table
 from tests.helpers.finetune_arguments import arguments
 from tests.helpers.kills import kill_at
@@ -188,7 +189,7 @@ def test_an_update_is_that_of_the_task_alone_and_leaves_other_heads_as_they_are(
     assert [int(after[f"head_steps.{index}"]) for index in (0, 1)] == [2, 2]
 
 
-@pytest.mark.parametrize("name", ["Adam", "Lamb", "AdamWeightDecay"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_bias_correction_counts_the_updates_of_a_head(name: str) -> None:
     """A first update with bias correction has the size of the rate, however many updates other heads had before."""
     step = step_of(

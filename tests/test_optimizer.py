@@ -12,7 +12,7 @@ from mindspore import Parameter, Tensor
 
 from model_utils.errors import ConfigError
 from src.albert_for_pre_training import AlbertForPreTraining
-from src.training.optimizer import LearningRate, OptimizerSettings, build_optimizer, describe_decay_groups
+from src.training.optimizer import LearningRate, Optimizer, OptimizerSettings, build_optimizer, describe_decay_groups
 from tests.helpers.tiny_model import OPTIMIZER_SETTINGS, TINY
 
 
@@ -175,6 +175,81 @@ def test_adam_weight_decay_with_bias_correction_equals_torch(torch: ModuleType) 
         weight.grad = torch.tensor(gradient, dtype=torch.float32)
         adam.step()
     np.testing.assert_allclose(updated(CORRECTED)["weight"], weight.detach().numpy(), rtol=0, atol=2e-6)
+
+
+MUON = CORRECTED.replace(name="Muon", learning_rate=0.05)
+MATRICES = {"albert.encoder.wide.weight": (3, 5), "albert.encoder.tall.weight": (6, 2), "albert.pooler.weight": (3, 3)}
+
+
+def muon() -> Optimizer:
+    draw = np.random.default_rng(0)
+    parameters = [Parameter(Tensor(draw.normal(size=shape), ms.float32), name=name) for name, shape in MATRICES.items()]
+    return build_optimizer(parameters, MUON, 100)
+
+
+def updated_by_muon(unwanted: int = 0, restarts: bool = False) -> dict[str, np.ndarray]:
+    """Weights, moments and count after four updates, before each so many unwanted ones, or restarted."""
+    optimizer = muon()
+    nothing = tuple(Tensor(np.zeros(shape), ms.float32) for shape in MATRICES.values())
+    for step in range(1, 5):
+        if restarts:
+            saved = optimizer.parameters_dict()
+            optimizer = muon()
+            for name, parameter in optimizer.parameters_dict().items():
+                parameter.set_data(Tensor(saved[name].asnumpy()))
+        for _ in range(unwanted):
+            optimizer(nothing, Tensor(False), *moment(step))
+        optimizer(tuple(Tensor(g, ms.float32) for g in matrix_gradients(step)), Tensor(True), *moment(step))
+    return {parameter.name: parameter.asnumpy() for parameter in optimizer.get_parameters()}
+
+
+def matrix_gradients(step: int) -> list[np.ndarray]:
+    draw = np.random.default_rng(step)
+    return [draw.normal(size=shape).astype(np.float32) for shape in MATRICES.values()]
+
+
+@pytest.mark.parametrize("changes", [{"unwanted": 2}, {"restarts": True}])
+def test_an_unwanted_update_of_muon_or_a_restart_changes_nothing(changes: dict[str, Any]) -> None:
+    found, expected = updated_by_muon(**changes), updated_by_muon()
+    assert {name for name, value in expected.items() if name.startswith("adam_v.") and value.shape} == {
+        "adam_v.albert.pooler.weight"
+    }
+    for name in expected:
+        np.testing.assert_array_equal(found[name], expected[name], name)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (6, 2)])
+def test_steps_of_muon_have_equal_singular_values(shape: tuple[int, int]) -> None:
+    weight = Parameter(Tensor(np.zeros(shape), ms.float32), name="albert.encoder.weight")
+    optimizer = build_optimizer([weight], MUON, 100)
+    gradient = np.random.default_rng(0).normal(size=shape)
+    optimizer((Tensor(gradient, ms.float32),), Tensor(True), *moment(1))
+    step = -weight.asnumpy() / (MUON.learning_rate * 0.2 * math.sqrt(max(shape)))
+    singular_values = np.linalg.svd(step, compute_uv=False)
+    assert 0.65 < singular_values.min() <= singular_values.max() < 1.25
+    assert (step * gradient).sum() > 0
+
+
+@pytest.mark.oracles
+def test_muon_equals_torch(torch: ModuleType) -> None:
+    """torch orthogonalises in bfloat16, which rounds steps by up to 1 %; four of them move a weight by about 0.1."""
+    draw = np.random.default_rng(0)
+    weights = [torch.tensor(draw.normal(size=s), dtype=torch.float32, requires_grad=True) for s in MATRICES.values()]
+    settings = {"lr": MUON.learning_rate, "weight_decay": MUON.weight_decay}
+    betas = (MUON.beta1, MUON.beta2)
+    optimizers = [
+        torch.optim.Muon(weights[:2], momentum=MUON.beta1, adjust_lr_fn="match_rms_adamw", **settings),
+        torch.optim.AdamW(weights[2:], betas=betas, eps=MUON.eps, **settings),
+    ]
+    for step in range(1, 5):
+        for weight, gradient in zip(weights, matrix_gradients(step), strict=True):
+            weight.grad = torch.tensor(gradient)
+        for optimizer in optimizers:
+            optimizer.step()
+    found = updated_by_muon()
+    for name, weight in zip(MATRICES, weights, strict=True):
+        tolerance = 3e-3 if "encoder" in name else 2e-6
+        np.testing.assert_allclose(found[name], weight.detach().numpy(), rtol=0, atol=tolerance, err_msg=name)
 
 
 def test_decay_groups() -> None:

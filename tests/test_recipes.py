@@ -18,7 +18,7 @@ from src.tasks.multiple_choice import RaceConfig, RaceTask
 from src.tasks.question_answering import SquadConfig, SquadTask, SquadV2Config
 from src.tasks.token_classification import NerConfig, NerTask
 from src.training.pretrain_config import PretrainConfig
-from src.training.training_config import TrainingConfig
+from src.training.training_config import OPTIMIZERS, TrainingConfig
 from tests.conftest import ROOT
 
 # Warm-up, learning rate, updates and global batch, length 512, as published by google-research/albert.
@@ -199,7 +199,7 @@ def test_cluener_has_the_figure_of_its_own_script(tmp_path: Path) -> None:
     assert metrics["mention_macro_f1"] == (1 + 0) / 2 and metrics["f1"] == pytest.approx(2 / 5)
 
 
-@pytest.mark.parametrize("optimizer", ["AdamWeightDecay", "Lamb", "Adam"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_fine_tuning_takes_every_optimizer_as_it_is(optimizer: str) -> None:
     config = load_config(ClassifierConfig, ["--optimizer_cfg.optimizer", optimizer])
     assert config.warmup_ratio > 0 and config.optimizer_settings()["warmup_ratio"] == config.warmup_ratio

@@ -25,11 +25,12 @@ LEARNT_BY = 0.2  # share of a run after which it should have learnt something fr
 NOISE = 0.02  # nats; a run that has learnt from context is further below unigram
 RANDOM_SHARE = 1 - MASK_SHARE - KEEP_SHARE
 RATE_TIMES_WIDTH = 0.3  # usual learning_rate * hidden_size of AdamWeightDecay and Adam: 1e-3 at 312, 4e-4 at 768
+RATE_TIMES_WIDTH_OF_MUON = 1.0  # 4e-3 at 256
 LAMB_RATE = 0.007  # usual with LAMB at any width: LTG-BERT's (Samuel et al. 2023)
 # Factors between a learning rate and the usual one.
 LOW_FACTOR = 4.0  # from which a lower rate counts as low
 HIGH_FACTOR = 1.5  # from which a higher one counts as high: 2e-3 learns nothing at width 256 (docs/pretraining.md)
-HIGH_FACTOR_OF_LAMB = 4.0
+HIGH_FACTOR_OF_OTHERS = 4.0  # of LAMB and Muon
 FEW_UPDATES = 3000
 
 
@@ -167,8 +168,9 @@ def likely_causes(settings: Mapping[str, Any], architecture: AlbertConfig, updat
     hidden = architecture.hidden_size
     optimizer = settings["name"]
     rate = settings["learning_rate"]
-    usual_rate = LAMB_RATE if optimizer == "Lamb" else RATE_TIMES_WIDTH / hidden
-    high_factor = HIGH_FACTOR_OF_LAMB if optimizer == "Lamb" else HIGH_FACTOR
+    other_rates = {"Lamb": LAMB_RATE, "Muon": RATE_TIMES_WIDTH_OF_MUON / hidden}
+    usual_rate = other_rates.get(optimizer, RATE_TIMES_WIDTH / hidden)
+    high_factor = HIGH_FACTOR_OF_OTHERS if optimizer in other_rates else HIGH_FACTOR
     usual = f"for {optimizer} with hidden_size {hidden} (usual: about {usual_rate:.2g})"
     warmup = settings["warmup_ratio"] or settings["warmup_steps"] / updates
     causes = []

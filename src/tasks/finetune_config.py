@@ -49,6 +49,7 @@ class FinetuneConfig(TrainingConfig):
         AdamWeightDecay=DecayedAdamConfig(learning_rate=0.0, warmup_steps=0, beta2=0.98),
         Lamb=DecayedAdamConfig(warmup_steps=0),
         Adam=AdamConfig(learning_rate=0.0, warmup_steps=0),
+        Muon=DecayedAdamConfig(learning_rate=0.0, warmup_steps=0, beta1=0.95, beta2=0.98),
     )
     warmup_ratio: float = 0.1
 

@@ -1,4 +1,4 @@
-"""AdamWeightDecay, LAMB and Adam with warm-up, a learning rate schedule and decay groups chosen by parameter name.
+"""AdamWeightDecay, LAMB, Adam and Muon with warm-up, a learning rate schedule and decay groups by name of parameter.
 
 The update rules follow google's ALBERT code: epsilon is outside the square root, weight decay is decoupled from the
 gradient, and AdamWeightDecay and LAMB have no bias correction by default (Loshchilov and Hutter 2019, algorithm 2; You
@@ -16,6 +16,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from model_utils.errors import ConfigError
 from model_utils.schema import option
 from src.albert_networks import HEADS_OF_TASKS
+from src.checkpoints.checkpoint_files import BACKBONE
 from src.nn import crf
 from src.training.training_config import DecayedAdamConfig
 
@@ -90,6 +91,8 @@ _OF_CRF = re.compile(rf"({HEADS_OF_TASKS}\.[^.]+\.)?{re.escape(crf.PREFIX)}")  #
 CRF_RATE = 100.0  # times the learning rate: transitions begin at 0, and the rate of trained weights hardly moves them
 _fused_adam_weight_decay = ops.AdamWeightDecay()
 _fused_adam = ops.Adam()
+_matmul_transposed = ops.MatMul(transpose_b=True)
+_ENCODER = f"{BACKBONE}encoder."
 
 
 class Optimizer(nn.Cell):
@@ -241,14 +244,72 @@ class Adam(Optimizer):
         _fused_adam(parameter, moment1, moment2, power1, power2, rate, beta1, beta2, eps, gradient)
 
 
-OPTIMIZERS = {kind.__name__: kind for kind in (AdamWeightDecay, Lamb, Adam)}
+class Muon(AdamWeightDecay):
+    """Momentum, orthogonalised, for the encoder's matrices (Jordan et al. 2024); AdamWeightDecay for the rest.
+
+    m = beta1 * m + (1 - beta1) * g
+    p -= rate * (0.2 * sqrt(max(rows, columns)) * orthogonalise(beta1 * m + (1 - beta1) * g) + weight_decay * p)
+
+    The factor gives a step the size of AdamWeightDecay's, so that both share one rate (Liu et al. 2025, section 2.2).
+    beta2, eps and bias_correction are AdamWeightDecay's alone: of a matrix only the direction of m counts.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Parameter],
+        settings: OptimizerSettings,
+        train_steps: int,
+        owners: Sequence[int] = (),
+    ) -> None:
+        super().__init__(parameters, settings, train_steps, owners)
+        self.is_matrix = tuple(p.name.startswith(_ENCODER) and p.ndim == 2 for p in self.parameters)
+        self.moments2 = ParameterTuple(
+            [
+                Parameter(ops.zeros((), ms.float32), name=moment.name) if is_matrix else moment
+                for moment, is_matrix in zip(self.moments2, self.is_matrix, strict=True)
+            ]
+        )  # matrices have no second moment
+
+    update_elementwise = AdamWeightDecay.update  # graphs know no super()
+
+    def update(self, i: int, rate: Tensor, gradient: Tensor, beta1: Tensor, beta2: Tensor) -> None:
+        if not self.is_matrix[i]:
+            self.update_elementwise(i, rate, gradient, beta1, beta2)
+        else:
+            parameter = self.parameters[i]
+            moment = beta1 * self.moments1[i] + (1.0 - beta1) * gradient
+            step = _orthogonalise(beta1 * moment + (1.0 - beta1) * gradient)
+            step = 0.2 * math.sqrt(max(parameter.shape)) * step
+            if self.decayed[i]:
+                step = step + self.settings.weight_decay * parameter
+            ops.assign(self.moments1[i], moment)
+            ops.assign_sub(parameter, rate * step)
+
+
+def _orthogonalise(matrix: Tensor) -> Tensor:
+    """Return a matrix with the same singular vectors and singular values near 1: (rows, columns) float32.
+
+    Five Newton-Schulz iterations with the coefficients of Jordan et al. (2024), which end between 0.7 and 1.2.
+    """
+    is_tall = matrix.shape[0] > matrix.shape[1]
+    if is_tall:
+        matrix = ops.transpose(matrix, (1, 0))
+    matrix = matrix * (1.0 / (ops.sqrt(ops.reduce_sum(matrix * matrix)) + 1e-7))
+    for _ in range(5):
+        square = _matmul_transposed(matrix, matrix)
+        polynomial = -4.7750 * square + 2.0315 * ops.matmul(square, square)
+        matrix = 3.4445 * matrix + ops.matmul(polynomial, matrix)
+    return ops.transpose(matrix, (1, 0)) if is_tall else matrix
+
+
+_OPTIMIZER_CLASSES = {kind.__name__: kind for kind in (AdamWeightDecay, Lamb, Adam, Muon)}
 
 
 def build_optimizer(
     parameters: Sequence[Parameter], settings: OptimizerSettings, train_steps: int, owners: Sequence[int] = ()
 ) -> Optimizer:
     """Return the optimizer named in `settings`; raise ConfigError for a warm-up that is too long."""
-    return OPTIMIZERS[settings.name](parameters, settings, train_steps, owners)
+    return _OPTIMIZER_CLASSES[settings.name](parameters, settings, train_steps, owners)
 
 
 def describe_decay_groups(optimizer: Optimizer) -> str:

@@ -17,6 +17,7 @@ DYNAMIC = ("loss_scale_mode", "dynamic")
 SINK = ("enable_data_sink", True)
 SAVED = ("enable_save_ckpt", True)
 GLOBAL_BATCH: Any = {"minimum": 0, "maximum": ROWS * MICRO_BATCHES * DEVICES}
+OPTIMIZERS = ("AdamWeightDecay", "Lamb", "Adam", "Muon")
 SCHEDULES = ("polynomial", "cosine", "trapezoid", "constant")
 
 
@@ -59,7 +60,7 @@ class AdamConfig(Config):
 
 
 class DecayedAdamConfig(AdamConfig):
-    """AdamWeightDecay or LAMB."""
+    """AdamWeightDecay, LAMB or Muon."""
 
     weight_decay: float = option(0.01, "decoupled weight decay; times the learning rate", minimum=0, maximum=100)
     decay_filter: tuple[str, ...] = option(("gamma", "beta", "bias"), "words in names of parameters without decay")
@@ -69,7 +70,7 @@ class DecayedAdamConfig(AdamConfig):
 class OptimizerConfig(Config):
     """Choice of the optimizer and settings of each; only those of the chosen one are used."""
 
-    optimizer: str = option("AdamWeightDecay", "name of the optimizer", choices=("AdamWeightDecay", "Lamb", "Adam"))
+    optimizer: str = option("AdamWeightDecay", "name of the optimizer", choices=OPTIMIZERS)
     AdamWeightDecay: DecayedAdamConfig = section(
         DecayedAdamConfig(learning_rate=1e-3, warmup_steps=200, beta2=0.98),
         "Adam with decoupled weight decay, as in google's code",
@@ -79,6 +80,11 @@ class OptimizerConfig(Config):
         DecayedAdamConfig(learning_rate=0.00176, warmup_steps=3125), "for large batches", used_if=("optimizer", "Lamb")
     )
     Adam: AdamConfig = section(AdamConfig(), "Adam without weight decay", used_if=("optimizer", "Adam"))
+    Muon: DecayedAdamConfig = section(
+        DecayedAdamConfig(learning_rate=4e-3, warmup_steps=200, beta1=0.95, beta2=0.98),
+        "orthogonalised momentum for the encoder's matrices, AdamWeightDecay for the rest",
+        used_if=("optimizer", "Muon"),
+    )
 
     def check_together(self) -> None:
         if not self.Lamb.learning_rate:
