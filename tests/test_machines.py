@@ -223,9 +223,18 @@ def test_a_pulled_cable_ends_the_job_on_both_machines(
             launcher.kill()
 
 
-def test_several_machines_need_a_secret() -> None:
+def launch_first_of_two(address: str, environment: dict[str, str]) -> subprocess.CompletedProcess:
     command = [sys.executable, ROOT / "scripts/launch.py", "--worker_num", "2", "--node_rank", "0"]
+    command += ["--master_addr", address, "--master_port", "28118", "1", "logs", "script.py"]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+def test_several_machines_need_a_secret() -> None:
     environment = {name: value for name, value in os.environ.items() if name != KEY}
-    command += ["--master_addr", socket.gethostname(), "1", "logs", "script.py"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    done = launch_first_of_two(socket.gethostname(), environment)
     assert done.returncode == 2 and KEY in done.stderr
+
+
+def test_a_name_of_this_machine_alone_is_no_address_for_others() -> None:
+    done = launch_first_of_two("localhost", os.environ | {KEY: "any"})
+    assert done.returncode == 2 and "master_addr is localhost, here 127.0.0.1" in done.stderr
