@@ -81,7 +81,7 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
         return
     best = search_settings(finetuning, trials, make_task, root, output)
     ModelFolder.load(best).write_files(root)
-    if finetuning.ranks.writer:
+    if finetuning.ranks.is_writer:
         (output / EVAL_FILE).unlink(missing_ok=True)  # may be of another trial's checkpoint of the same step
     finetuning.config = config_of_run(best, root, trials)
     report = finetuning.evaluate(root, output)
@@ -239,7 +239,7 @@ class Finetuning(Training):
         report = Report()
         if splits:
             report = self.evaluate(path, output, results, splits, config)
-            if report.calibration and self.ranks.writer:
+            if report.calibration and self.ranks.is_writer:
                 calibrate(path, report.calibration)
         self.write_card(path, report, config, splits)
         return report.metrics
@@ -295,14 +295,14 @@ class Finetuning(Training):
             is_labelled = bool(result.metrics)
             baselines = self.data.baseline(split) if is_labelled else {}
             report.add(split, prefix, result, baselines)
-            if self.ranks.writer:
+            if self.ranks.is_writer:
                 output.mkdir(parents=True, exist_ok=True)
                 result.write(output)
                 if result.report and is_labelled:
                     records = self.data.prepared(split).records
                     write_report(output, split, result, baselines, records, contents.path, config or self.config)
         report.log()
-        if self.ranks.writer:
+        if self.ranks.is_writer:
             # Evaluating some splits must not lose the metrics of the others, unless the weights are new.
             self._write_results(output, report, () if results else splits)
         return report
@@ -335,7 +335,7 @@ class Finetuning(Training):
     def write_card(self, path: Path, report: Report, config: FinetuneConfig, splits: Sequence[str]) -> None:
         """Write the model card of a finished run, which was evaluated on `splits`, into its folder. Collective."""
         records = {name: self.data.prepared(name).records for name in (TRAIN, *splits)}
-        if self.ranks.writer:
+        if self.ranks.is_writer:
             write_training_card(path, config, task_info_of(path), records, report.content())
 
     def check_task(self, weights: Path) -> TaskInfo:

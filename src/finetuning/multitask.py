@@ -162,7 +162,7 @@ class MultitaskTraining(Training):
         self.ranks.must_agree({"checkpoint": contents.path.name}, "what they evaluate")
         metrics = {}
         for name, part in self.parts.items():
-            if self.ranks.writer:
+            if self.ranks.is_writer:
                 (path / name).mkdir(exist_ok=True)
                 self.model_of(name, contents).write_files(path / name)
             self.ranks.wait(f"the folder of {name}")
@@ -175,7 +175,7 @@ class MultitaskTraining(Training):
         joined = self.joined(metrics)
         names = ", ".join(f"{name}_{part.selection}" for name, part in self.parts.items())
         logger.info(f"mean of {names}: {joined[MEAN]:.4f}")
-        if self.ranks.writer:
+        if self.ranks.is_writer:
             step = contents.loop_state["step"]
             write_json(output / EVAL_FILE, {"checkpoint": contents.path.name, "step": step, **joined})
         return joined

@@ -109,12 +109,12 @@ class TaskData:
             self._digests[split.name] = digest
         barrier_name = f"the features of the {split.name} split"
         self.ranks.must_agree(manifest, f"the examples of the {split.name} split")
-        if not self.ranks.writer:
+        if not self.ranks.is_writer:
             self.ranks.wait(barrier_name)
         records = cached_features(
             Path(self.config.feature_dir), self.task.feature_format, manifest, lambda: self.make(split)
         )
-        if self.ranks.writer:
+        if self.ranks.is_writer:
             self.ranks.wait(barrier_name)
         return records
 

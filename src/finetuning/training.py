@@ -160,7 +160,7 @@ class Training(ABC):
             evaluation = self.train(root / name, run_config)
             kept = evaluation.kept if evaluation else {}
             results[name] = self.finish(root / name, output / name, run_config, kept, splits)
-        if self.config.num_seeds > 1 and self.ranks.writer and any(results.values()):
+        if self.config.num_seeds > 1 and self.ranks.is_writer and any(results.values()):
             summary = summarise(list(results.values()))
             by_seed = {name.removeprefix("seed-"): metrics for name, metrics in results.items()}
             write_json(output / EVAL_FILE, {"seeds": by_seed, **summary})

@@ -68,14 +68,14 @@ class RunCheckpoints:
     def save(self, state: LoopState, seconds: float) -> None:
         """Write a checkpoint after `seconds` of training and delete older ones; only rank 0 does, if wanted."""
         self.saved_time = time.monotonic()
-        if self.ranks.writer and self.config.enable_save_ckpt:
+        if self.ranks.is_writer and self.config.enable_save_ckpt:
             state.written = [*state.written, state.step]
             save_checkpoint(self.cell, self.folder, state.step, asdict(replace(state, seconds=seconds)))
             self.tidy(state)
 
     def tidy(self, state: LoopState) -> None:
         """Mark the best checkpoint, and delete all but this and the newest ones of the run; only rank 0 does."""
-        if not self.ranks.writer:
+        if not self.ranks.is_writer:
             return
         if state.best.step > 0 and checkpoint_path(self.folder, state.best.step).exists():
             mark_best(self.folder, state.best.step, state.best.metrics)

@@ -37,7 +37,8 @@ class Ranks:
     barriers: int = 0
 
     @property
-    def writer(self) -> bool:
+    def is_writer(self) -> bool:
+        """Return True if this rank writes the run's files."""
         return self.rank == 0
 
     def gather(self, value: Any, barrier_name: str) -> list[Any]:

@@ -68,13 +68,13 @@ class Recorder:
 
     def measure_device(self) -> None:
         """Measure the speed that utilisation is a share of."""
-        if self.utilisation and self.folder.ranks.writer:
+        if self.utilisation and self.folder.ranks.is_writer:
             self.utilisation.measure_device()
 
     @contextmanager
     def open(self, state: LoopState) -> Iterator[None]:
         """Keep the log open, without records after the state's step."""
-        if not self.folder.ranks.writer:
+        if not self.folder.ranks.is_writer:
             yield
             return
         # An evaluation that was stopped is made again, and writes the record of its step.

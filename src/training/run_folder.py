@@ -53,7 +53,7 @@ class RunFolder:
     def __enter__(self) -> Self:
         check_run_folder(self.path, self.config)
         with contextlib.ExitStack() as at_end:
-            if self.ranks.writer:
+            if self.ranks.is_writer:
                 self._lock(at_end)
                 check_run_folder(self.path, self.config)  # another run may have begun before the lock was ours
             self.begun = (self.path / CONFIG_FILE).exists()
@@ -85,7 +85,7 @@ class RunFolder:
 
     def begin(self, needed_bytes: int) -> None:
         """Bind the folder to the configuration when work starts; raise UserError if the disk has too few bytes."""
-        if not self.ranks.writer:
+        if not self.ranks.is_writer:
             return
         remove_leftovers(self.path)  # they may take the bytes that are needed
         free = shutil.disk_usage(self.path).free
@@ -98,7 +98,7 @@ class RunFolder:
 
     def finish(self, results: dict[str, Any]) -> None:
         """Write train_results.json: the run is complete."""
-        if self.ranks.writer:
+        if self.ranks.is_writer:
             write_json(self.path / RESULTS_FILE, results)
 
 

@@ -14,9 +14,9 @@ from model_utils.messages import forgive_lost_readers, silence
 class StopSignals(AbstractContextManager):
     """Handlers that remember the first SIGTERM, SIGINT or SIGHUP in `received` (0 before).
 
-    A second SIGTERM or SIGINT ends the process at once. The end of a terminal may be told twice, by the system and by
-    the shell, also when the run has ended; under nohup it is not. While MindSpore runs a graph it handles SIGINT itself
-    and sends the process SIGTERM instead.
+    A second SIGTERM or SIGINT ends the process at once. At the end of a terminal the kernel and the shell may both send
+    SIGHUP, the second one even after the run: later ones are ignored. Under nohup it stays ignored. While MindSpore runs
+    a graph it handles SIGINT itself and sends the process SIGTERM instead.
     """
 
     def __init__(self) -> None:
@@ -46,5 +46,5 @@ class StopSignals(AbstractContextManager):
     def __exit__(self, *_: object) -> None:
         for signal_number, handler in self.previous_handlers.items():
             if signal_number == signal.SIGHUP and self.received == signal.SIGHUP:
-                continue  # the end of a terminal may be told once more, after the run has ended
+                continue  # a second SIGHUP may come after the run
             signal.signal(signal_number, handler)

@@ -41,8 +41,8 @@ class AdamConfig(Config):
     )
     warmup_steps: int = option(
         500,
-        "updates of the linear warm-up from 0; reduced to a tenth of train_steps if the command line sets only "
-        "train_steps, to less than twice this value",
+        "updates of the linear warm-up from 0; a tenth of train_steps if the command line sets train_steps below twice "
+        "this value and not warmup_steps",
         minimum=0,
         maximum=UPDATES,
     )
