@@ -255,7 +255,7 @@ def test_seeds_are_reported_by_their_own_configuration(data: Path, tmp_path: Pat
         train=lambda *_: None,
         evaluate=evaluate,
         write_card=lambda *_: None,
-        ranks=SimpleNamespace(writer=False),
+        ranks=SimpleNamespace(is_writer=False),
         selection="accuracy",
     )
     here.finish = MethodType(Finetuning.finish, here)
@@ -269,7 +269,7 @@ def test_a_card_lists_the_splits_that_were_evaluated(tmp_path: Path, monkeypatch
     monkeypatch.setattr(finetuning, "task_info_of", lambda _: None)
     prepared = SimpleNamespace(records=None)
     data = SimpleNamespace(evaluated_splits=("dev", "test"), prepared=lambda _: prepared)
-    here = SimpleNamespace(ranks=SimpleNamespace(writer=True), data=data)
+    here = SimpleNamespace(ranks=SimpleNamespace(is_writer=True), data=data)
     Finetuning.write_card(here, tmp_path, Report(), None, ("dev",))
     assert cards[0][3].keys() == {"train", "dev"}
 

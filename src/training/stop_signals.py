@@ -15,8 +15,8 @@ class StopSignals(AbstractContextManager):
     """Handlers that remember the first SIGTERM, SIGINT or SIGHUP in `received` (0 before).
 
     A second SIGTERM or SIGINT ends the process at once. At the end of a terminal the kernel and the shell may both send
-    SIGHUP, the second one even after the run: later ones are ignored. Under nohup it stays ignored. While MindSpore runs
-    a graph it handles SIGINT itself and sends the process SIGTERM instead.
+    SIGHUP, the second one even after the run: later ones are ignored. Under nohup it stays ignored. While MindSpore
+    runs a graph it handles SIGINT itself and sends the process SIGTERM instead.
     """
 
     def __init__(self) -> None:
