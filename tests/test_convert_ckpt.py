@@ -447,7 +447,7 @@ def test_damaged_folder_is_a_sentence_and_leaves_nothing(tmp_path: Path, damage:
         (SMALL.replace(share_parameters="ffn"), PRE_TRAINING, None, "share_parameters ffn"),
         (SMALL.replace(use_relative_positions=True), PRE_TRAINING, None, "relative positions"),
         (SMALL, ("albert.", "start_", "end_", "answer_"), head_of("squad_v2"), "a head for squad_v2"),
-        (SMALL, ("albert.", "classifier."), None, "give --task"),
+        (SMALL, ("albert.", "classifier."), None, "task is missing"),
         (SMALL, (*PRE_TRAINING, "classifier."), head_of("regression"), "and for pre-training"),
         (SMALL, ("albert.", "classifier.", "qa_outputs."), None, "several fine-tuned heads"),
     ],
