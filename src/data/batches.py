@@ -145,7 +145,7 @@ class FeatureDataset:
         row_weights: (rows,) float32 that sequence_weights are multiplied by; None: 1 for every row.
 
     Attributes:
-        manifest: the manifest of the files.
+        manifest: entries of NAME.facts.json.
         num_rows: rows in the files.
         batches_per_epoch: batches of this rank.
         rows_at_once: rows of one batch over all ranks.

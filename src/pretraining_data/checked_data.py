@@ -35,7 +35,7 @@ class PretrainingData:
         ConfigError: the rows fill no batch, or no update of global_batch_size.
 
     Attributes:
-        manifest: the manifest of the files.
+        manifest: entries of NAME.facts.json, or of TFRecords what their rows tell.
         batches_per_epoch: batches of this rank.
         rows_at_once: rows of one batch over all ranks.
         token_counts: (V,) how often each token is a masked token or, with dynamic masks, a candidate for masking; None

@@ -127,8 +127,9 @@ class Optimizer(nn.Cell):
         super().__init__(auto_prefix=False)
         self.parameters = ParameterTuple(parameters)
         self.owners = tuple(owners) or (-1,) * len(parameters)
+        self.is_matrix = tuple(p.name.startswith(_ENCODER) and p.ndim == 2 for p in self.parameters)
         self.moments1 = self.parameters.clone(prefix="adam_m", init="zeros")
-        self.moments2 = self.parameters.clone(prefix="adam_v", init="zeros")
+        self.moments2 = self.second_moments()
         self.global_step = Parameter(Tensor(0, ms.int32), name="global_step")
         heads = range(max(self.owners, default=-1) + 1)
         self.has_heads = len(heads) > 0
@@ -140,6 +141,10 @@ class Optimizer(nn.Cell):
         self.not_filtered = tuple(not any(word in p.name for word in settings.decay_filter) for p in self.parameters)
         self.decayed = tuple(not_filtered and settings.weight_decay > 0.0 for not_filtered in self.not_filtered)
         self.is_crf = tuple(_OF_CRF.match(p.name) is not None for p in self.parameters)
+
+    def second_moments(self) -> ParameterTuple:
+        """Return the second moments of all parameters, 0."""
+        return self.parameters.clone(prefix="adam_v", init="zeros")
 
     def construct(
         self,
@@ -254,21 +259,13 @@ class Muon(AdamWeightDecay):
     beta2, eps and bias_correction are AdamWeightDecay's alone: of a matrix only the direction of m counts.
     """
 
-    def __init__(
-        self,
-        parameters: Sequence[Parameter],
-        settings: OptimizerSettings,
-        train_steps: int,
-        owners: Sequence[int] = (),
-    ) -> None:
-        super().__init__(parameters, settings, train_steps, owners)
-        self.is_matrix = tuple(p.name.startswith(_ENCODER) and p.ndim == 2 for p in self.parameters)
-        self.moments2 = ParameterTuple(
-            [
-                Parameter(ops.zeros((), ms.float32), name=moment.name) if is_matrix else moment
-                for moment, is_matrix in zip(self.moments2, self.is_matrix, strict=True)
-            ]
-        )  # matrices have no second moment
+    def second_moments(self) -> ParameterTuple:
+        """Return the second moments of all parameters, 0; a scalar for each matrix, which needs none."""
+        moments = list(super().second_moments())
+        for i, moment in enumerate(moments):
+            if self.is_matrix[i]:
+                moments[i] = Parameter(ops.zeros((), ms.float32), name=moment.name)
+        return ParameterTuple(moments)
 
     update_elementwise = AdamWeightDecay.update  # graphs know no super()
 
