@@ -315,7 +315,8 @@ def main() -> int:
         command = [sys.executable, *script, "--distribute", "true", "--device_num", str(machine.size)]
         job = Job(machine, logs, command, key or secrets.token_hex())
         job.join()
-    except UserError as error:
+        logs.mkdir(parents=True, exist_ok=True)
+    except (OSError, UserError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     for number in SIGNALS:

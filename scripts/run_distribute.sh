@@ -29,7 +29,6 @@ if ! [[ $nproc =~ ^[1-9][0-9]*$ ]]; then
     exit 2
 fi
 logs="$PROJECT/output/logs/${task}_$(date +%Y%m%d_%H%M%S)_$$"
-mkdir -p "$logs"
 echo "logs: $logs"
 export GLOG_v="${GLOG_v:-3}" # errors only: MindSpore's warnings at every start do not matter
 exec python "$PROJECT/scripts/launch.py" "${machines[@]+"${machines[@]}"}" "$nproc" "$logs" "$PROJECT/run_$task.py" "${arguments[@]+"${arguments[@]}"}"

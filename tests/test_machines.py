@@ -64,7 +64,6 @@ def start_machines(
     launchers = []
     for index, prefix in enumerate(prefixes):
         logs = folder / str(index)
-        logs.mkdir(parents=True)
         options = ["--worker_num", str(2 * ranks), "--node_rank", str(index)]
         options += ["--master_addr", address, "--master_port", port]
         command = [*prefix, sys.executable, launch, *options, str(ranks), logs, *script]

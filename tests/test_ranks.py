@@ -147,7 +147,6 @@ def start_two(folder: Path, script: str, words: list[str]) -> subprocess.Complet
     """Run a script of this text in two ranks."""
     file, logs = folder / "script.py", folder / "logs"
     file.write_text(script)
-    logs.mkdir(exist_ok=True)
     command = [sys.executable, ROOT / "scripts/launch.py", "2", logs, file, *words]
     environment = os.environ | {"GLOG_v": "3"}
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

@@ -463,7 +463,6 @@ def test_two_processes_do_what_one_does(data: Path, tmp_path: Path) -> None:
     common = {"train_steps": 12, "eval_steps": 6, "do_predict": True}
     run_classifier.main(config_of(data, tmp_path / "one", **common))
     settings = common | {"train_batch_size": 8}
-    (tmp_path / "logs").mkdir()
     launch = [sys.executable, ROOT / "scripts/launch.py", "2", tmp_path / "logs", ROOT / "run_classifier.py"]
     command = [*launch, *classifier_arguments(data, tmp_path / "two", **settings)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
