@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pydantic
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_utils.errors import ConfigError
@@ -530,6 +530,7 @@ def test_a_schema_without_features_is_refused(tmp_path: Path) -> None:
 # --- round trips ---
 
 
+@settings(max_examples=25)  # each writes and reads the whole file
 @given(text=st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\x00")), rate=st.floats(1e-300, 1e6))
 def test_a_written_configuration_reads_back_identical(
     tmp_path_factory: pytest.TempPathFactory, text: str, rate: float
