@@ -59,7 +59,7 @@ class TextColumns:
         names: column names of files without a header. A first row with the name text_a is still a header.
         separator: text between the labels of a row, which may then have any number of them, also as a JSON list; empty:
             a row has one label.
-        indicators: columns of 0 and 1, one for each label, in place of `label`.
+        indicator_columns: columns of 0 and 1, one for each label, in place of `label`.
         list_text: column of a text that JSON files hold as a list of words.
         optional_label: True keeps rows without a label.
         options: how the tables are stored; None: there are no options for it.
@@ -70,7 +70,7 @@ class TextColumns:
     label: str = "label"
     names: tuple[str, ...] = ()
     separator: str = ""
-    indicators: tuple[str, ...] = ()
+    indicator_columns: tuple[str, ...] = ()
     list_text: str = ""
     optional_label: bool = False
     options: TableOptions | None = None
@@ -88,17 +88,17 @@ class TextColumns:
         Raises:
             DataError: an indicator is neither 0 nor 1, or the labels are a list as pandas writes it.
         """
-        if not self.indicators:
+        if not self.indicator_columns:
             if self.separator and _LIST.fullmatch(fields[0]):
                 raise DataError(f"{location} has the list {shorten(fields[0])}: write labels as a{self.separator}b")
             return plain_label(fields[0]) or None
         values = [plain_label(field).lower() for field in fields]
         if set(values) <= UNLABELLED:
             return None
-        for name, value in zip(self.indicators, values, strict=True):
+        for name, value in zip(self.indicator_columns, values, strict=True):
             if value not in INDICATOR_VALUES:
                 raise DataError(f"{location} has {shorten(value)} in column {name}, allowed are 0 and 1")
-        return self.separator.join(itertools.compress(self.indicators, map(INDICATOR_VALUES.get, values)))
+        return self.separator.join(itertools.compress(self.indicator_columns, map(INDICATOR_VALUES.get, values)))
 
 
 def read_examples(
@@ -120,7 +120,7 @@ def read_examples(
         list_column = (columns.list_text, " ")
     table = read_table(path, columns.names, columns.text_a, list_column, columns.options)
     texts = [*columns.texts().values()]
-    label_columns = columns.indicators or (columns.label,)
+    label_columns = columns.indicator_columns or (columns.label,)
     has_label = labelled or any(map(table.has, label_columns))
     selected = [*texts, *label_columns] if has_label else texts
     column_indices = [table.column_index(column) for column in selected]

@@ -214,7 +214,7 @@ def labels_by_line(path: Path, columns: TextColumns) -> list[str | None]:
 def test_labels_are_read_from_columns_of_0_and_1(tmp_path: Path) -> None:
     rows = ["comment,toxic,threat", "a,0,1", "b,1.0,True", "c,0,0"]
     (tmp_path / "train.csv").write_text("\n".join(rows))
-    columns = TextColumns("comment", separator="|", indicators=("toxic", "threat"))
+    columns = TextColumns("comment", separator="|", indicator_columns=("toxic", "threat"))
     assert labels_by_line(tmp_path / "train.csv", columns) == ["threat", "toxic|threat", ""]
     settings = {"text_a_column": "comment", "indicator_columns": "toxic,threat", "dev_ratio": 0.4}
     config = config_of(tmp_path, **settings, train_batch_size=1, max_train_samples=1)

@@ -13,6 +13,7 @@ from mindspore import Parameter, Tensor
 from model_utils.errors import ConfigError
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.training.optimizer import LearningRate, Optimizer, OptimizerSettings, build_optimizer, describe_decay_groups
+from src.training.training_config import SCHEDULES
 from tests.helpers.tiny_model import OPTIMIZER_SETTINGS, TINY
 
 
@@ -39,7 +40,8 @@ def test_learning_rate_follows_the_time_where_more_of_it_is_over() -> None:
     assert values[1] == rate_at(rate, 5)
 
 
-SCHEDULES = {
+FORMULAS = {
+    "polynomial": lambda progress, warm: 1 - progress,
     "cosine": lambda progress, warm: (1 + math.cos(math.pi * (progress - warm) / (1 - warm))) / 2,
     "trapezoid": lambda progress, warm: min(1.0, (1 - progress) / 0.25),
     "constant": lambda progress, warm: 1.0,
@@ -56,7 +58,7 @@ def test_schedules_by_updates_and_by_time(schedule: str, warmup: dict[str, float
     for step, elapsed in [*((step, 0.0) for step in range(22)), (2, 0.15), (2, 0.6), (5, 0.1), (5, 0.9), (6, 1.0)]:
         progress = max(min(step / 20, 1.0), elapsed)
         warm = step / 4 if "warmup_steps" in warmup else progress / 0.2
-        expected = 0.01 * warm if warm < 1 else end + (0.01 - end) * SCHEDULES[schedule](progress, 0.2)
+        expected = 0.01 * warm if warm < 1 else end + (0.01 - end) * FORMULAS[schedule](progress, 0.2)
         assert rate_at(rate, step, elapsed) == pytest.approx(expected, rel=1e-5, abs=1e-9), (step, elapsed)
 
 

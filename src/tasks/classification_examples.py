@@ -196,7 +196,7 @@ class CustomExamples(ExampleFiles[Example]):
             config.label_column,
             config.column_names,
             separator=config.label_separator if config.multi_label else "",
-            indicators=config.indicator_columns,
+            indicator_columns=config.indicator_columns,
             optional_label="" in config.skip_labels,
             options=TableOptions(config.encoding, config.sheet, config.delimiter),
         )
@@ -256,7 +256,7 @@ class CustomExamples(ExampleFiles[Example]):
             return {}
         table = read_table(self.files[TRAIN], self.columns.names, self.columns.text_a, options=self.columns.options)
         texts = self.columns.texts()
-        columns = [*texts.values(), *(self.columns.indicators or (self.columns.label,))]
+        columns = [*texts.values(), *(self.columns.indicator_columns or (self.columns.label,))]
         if len({*map(table.column_index, columns)}) < len(columns):
             logger.warning(f"{table.path}: a column is used twice; texts and label need columns of their own")
         return {key: table.key_of(column, key) for key, column in texts.items()}
@@ -267,6 +267,6 @@ class CustomExamples(ExampleFiles[Example]):
             return read_polarity_files(self.files[TRAIN], Path(config.negative_file), config.encoding)
         labelled = split != "test"
         examples = read_examples(self.files[split], self.columns, labelled)
-        if self.columns.indicators:
+        if self.columns.indicator_columns:
             return drop_unlabelled(examples, labelled)
         return config.without_skipped(examples, split, labelled)

@@ -167,7 +167,7 @@ class SquadV2Task(SquadTask):
     """Task of SQuAD v2.0, whose best no-answer threshold on the development set is stored with the weights.
 
     exact and f1 of all questions, of those with an answer (HasAns_) and of those without (NoAns_) measure the written
-    predictions, as google's evaluate_v2 does; best_exact and best_f1 use the threshold that maximises them.
+    predictions, as google's evaluate_v2 does; best_exact and best_f1 each use the threshold that maximises it.
     """
 
     selection = "best_f1"

@@ -28,7 +28,9 @@ class AdamConfig(Config):
         1e-3, "peak learning rate; after the warm-up; 0 in fine-tuning: by the model's width", minimum=0, maximum=100
     )
     schedule: str = option(
-        "polynomial", "schedule after the warm-up; trapezoid: constant, then linear decay", choices=SCHEDULES
+        "polynomial",
+        "after the warm-up: polynomial, cosine, constant or trapezoid (constant, then linear decay)",
+        choices=SCHEDULES,
     )
     end_learning_rate: float = option(0.0, "learning rate at the end", minimum=0, maximum=100)
     power: float = option(1.0, "power of the polynomial decay", above=0, maximum=100, needs=("schedule", "polynomial"))
@@ -134,7 +136,7 @@ class TrainingConfig(ArchitectureConfig):
     optimizer_cfg: OptimizerConfig = section(OptimizerConfig(), "optimizer and its settings")
     warmup_ratio: float = option(0.0, "warm-up as a share of updates or hours; 0: warmup_steps", minimum=0, below=1)
     max_train_hours: float = option(
-        0.0, "time limit of the run; the rate decays towards it; 0: none", minimum=0, maximum=MINUTES / 60
+        0.0, "time limit of the run, which the schedule follows; 0: none", minimum=0, maximum=MINUTES / 60
     )
     teacher: str = option(
         "", "folder of a trained model to learn from; with the same vocabulary and task", on_resume=SAME_PLACE
