@@ -1,7 +1,8 @@
 """Barriers of a job's ranks: one process serves them over TCP, with Python's standard library alone.
 
-The launcher of the first machine (scripts/launch.py) serves; ranks exchange values at barriers (src/training/ranks.py),
-and every launcher reports every 0.1 s which of its ranks have ended. A machine whose reports cease counts as lost.
+The launcher of the first machine (model_utils/job.py) serves. Ranks exchange values at barriers
+(src/training/ranks.py), and every launcher reports every 0.1 s which of its ranks have ended. A machine whose reports
+cease counts as lost.
 """
 
 import os

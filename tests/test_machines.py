@@ -136,12 +136,12 @@ def impatient_launch(tmp_path: Path) -> Path:
     for name in ("scripts", "model_utils"):
         shutil.copytree(ROOT / name, project / name)
     rendezvous = project / "model_utils/rendezvous.py"
-    launch = project / "scripts/launch.py"
+    job = project / "model_utils/job.py"
     rendezvous.write_text(re.sub(r"SILENCE = \d+", "SILENCE = 3", rendezvous.read_text()))
-    text = re.sub(r"GRACE = [\d.]+", "GRACE = 1.0", launch.read_text())
-    launch.write_text(re.sub("SCHEDULER = .*", 'SCHEDULER = ["sleep", "120"]', text))
+    text = re.sub(r"GRACE = [\d.]+", "GRACE = 1.0", job.read_text())
+    job.write_text(re.sub("SCHEDULER = .*", 'SCHEDULER = ["sleep", "120"]', text))
     (project / "meeting.py").write_text(MEETING)
-    return launch
+    return project / "scripts/launch.py"
 
 
 def wait_for_meetings(folder: Path) -> None:

@@ -53,7 +53,7 @@ def ready_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def launch_project(ready_project: Path) -> Path:
     """A ready project with what scripts/launch.py imports."""
-    (ready_project / "model_utils").symlink_to(ROOT / "model_utils")
+    shutil.copytree(ROOT / "model_utils", ready_project / "model_utils")
     return ready_project
 
 
@@ -279,8 +279,8 @@ def test_distribute_starts_ranks_that_reduce_and_stop_together(launch_project: P
     (launch_project / "run_pretrain.py").write_text(AVERAGE)
     command = ["bash", launch_project / "scripts/run_pretrain_distribute.sh", "--name", "wait", "--nproc", "2"]
     process = subprocess.Popen(command, cwd="/", stdout=subprocess.PIPE, text=True, start_new_session=True)
-    assert process.stdout.readline().startswith("logs: ")
-    logs = only_log(launch_project)
+    logs = Path(process.stdout.readline().removeprefix("logs: ").strip())
+    assert logs.parent == launch_project / "output/logs"
     try:
         for line in process.stdout:
             if line.startswith("rank 0 of 2, sum 3.0"):
@@ -338,18 +338,17 @@ def test_distribute_ends_with_the_rank_that_failed_and_its_reason(
         assert re.fullmatch(rf"error: rank 1 failed: {reason} \(its output: .*/worker_1\.log\)", last)
 
 
-def set_constant(project: Path, name: str, value: object, script: str = "launch.py") -> Path:
-    """Set a constant of one of the project's scripts; return its path."""
-    path = project / "scripts" / script
+def set_constant(project: Path, name: str, value: object, module: str = "model_utils/job.py") -> None:
+    """Set a constant of one of the project's modules."""
+    path = project / module
     text, count = re.subn(f"^{name} = .*", f"{name} = {value}", path.read_text(), flags=re.MULTILINE)
     assert count == 1
     path.write_text(text)
-    return path
 
 
 def set_linters(project: Path, *linters: str) -> None:
     """Leave only these linters in the project's tests: mypy alone takes longer than most of the tests here."""
-    set_constant(project, "LINTERS", linters, "run_tests.py")
+    set_constant(project, "LINTERS", linters, "scripts/run_tests.py")
 
 
 def test_distribute_kills_ranks_that_do_not_end(launch_project: Path) -> None:
@@ -378,9 +377,9 @@ def test_distribute_tells_of_a_failed_rank_when_nobody_reads_its_output(launch_p
         "import os, sys, time\nprint('a line\\n' * 100_000, flush=True)\nif os.environ['RANK_ID'] == '1': 1 / 0\n"
         "import time; time.sleep(2)\n"
     )
-    launch = set_constant(launch_project, "READER_WAIT", 0.1)
+    set_constant(launch_project, "READER_WAIT", 0.1)
     errors = launch_project / "errors.txt"
-    command = [sys.executable, launch, "2", launch_project, launch_project / "rank.py"]
+    command = [sys.executable, launch_project / "scripts/launch.py", "2", launch_project, launch_project / "rank.py"]
     with errors.open("w") as stderr:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
     try:
@@ -393,8 +392,8 @@ def test_distribute_tells_of_a_failed_rank_when_nobody_reads_its_output(launch_p
 def test_distribute_stops_its_ranks_when_the_scheduler_fails(tmp_path: Path, launch_project: Path) -> None:
     (tmp_path / "save.py").write_text(SAVE)
     scheduler = '[sys.executable, "-c", "import time; time.sleep(3); 1 / 0"]'
-    launch = set_constant(launch_project, "SCHEDULER", scheduler)
-    command = [sys.executable, launch, "2", tmp_path, tmp_path / "save.py"]
+    set_constant(launch_project, "SCHEDULER", scheduler)
+    command = [sys.executable, launch_project / "scripts/launch.py", "2", tmp_path, tmp_path / "save.py"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "error: the scheduler failed: ZeroDivisionError: division by zero (its output: " in done.stderr
