@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from model_utils.backend import Backend
 from model_utils.config import check_output_folder, run_main
 from model_utils.device import choose_target, setup_device
 from model_utils.errors import DeviceError
@@ -26,7 +25,6 @@ def main(config: ExportConfig) -> None:
         config.vocab_file_path,
         config.spm_model_file,
         do_lower_case=config.do_lower_case,
-        backend=Backend.COMPOSED if target == "CPU" else Backend.ACCELERATOR,
     )
     model = folder.predictor(config.export_embeddings, portable=True, null_threshold=config.null_threshold)
     int8 = Int8Check(model, config.eval_config_path, config.max_loss) if config.int8 == DYNAMIC else None

@@ -11,7 +11,7 @@ from src.inference.deploy_config import PredictConfig
 from src.inference.exported_model import ONNX_SUFFIX, SUFFIXES, load_exported
 from src.inference.file_answers import RecordPredictor, answer_records, part_bounds
 from src.inference.predictor import Predictor
-from src.inference.record_files import check_input, check_output, read_records
+from src.inference.record_files import DEFAULTS, check_input, check_output, is_table, read_records
 from src.inference.text_search import TOP_K, TextSearch
 from src.inference.unfinished_answers import fingerprint_of
 from src.model_folder import ModelFolder
@@ -34,7 +34,7 @@ def main(config: PredictConfig) -> int:
         check_input(config.input, config.input_format, options)
         check_output(config.output, config.input)
         if config.search:
-            check_input(config.search, "auto", options)
+            check_input(config.search, "auto", options if is_table(config.search) else DEFAULTS)
             check_output(config.output, config.search)
     device = setup_device(
         "CPU" if config.model.endswith(ONNX_SUFFIX) else config.device_target,
@@ -50,7 +50,8 @@ def main(config: PredictConfig) -> int:
     text_key = config.text_a_column or next(iter(TASKS[predictor.task_info.task].processor.texts), "text_a")
     read = partial(read_records, config.input, config.input_format, text_key, options)
     bounds = part_bounds(read(), *parse_part(config.part)) if config.part else (0, None)
-    settings = (config, predictor.task_info, predictor.architecture, predictor.tokenizer.sha256)
+    endings = {key: Path(getattr(config, key)).suffix for key in ("model", "input", "search", "output")}  # for any path
+    settings = (config.to_dict() | endings, predictor.task_info, predictor.architecture, predictor.tokenizer.sha256)
     files = (config.input, config.search, str(predictor.file))
     fingerprint = "" if config.output == "-" else fingerprint_of(files, *settings)
     answering: RecordPredictor = predictor

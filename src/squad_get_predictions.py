@@ -16,7 +16,7 @@ from scipy.special import expit
 from src.create_squad_data import SquadQuestion, SquadWindows
 from src.data.feature_files import Ragged
 
-_WINDOWS_AT_ONCE = 64  # bounds memory: all their spans are scored together
+_SPANS_AT_ONCE = 2**20  # bounds memory: they are scored together
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,9 @@ def _best_of_all_spans(
     counts = outputs["start_logits"].counts
     row_starts = np.cumsum(counts) - counts
     characters = np.pad(windows.token_spans, ((0, 1), (0, 0)))  # the last one is padding
-    for first_row in range(0, len(may_start), _WINDOWS_AT_ONCE):
-        chunk = slice(first_row, first_row + _WINDOWS_AT_ONCE)
+    rows_at_once = max(1, _SPANS_AT_ONCE // (width * max_length))
+    for first_row in range(0, len(may_start), rows_at_once):
+        chunk = slice(first_row, first_row + rows_at_once)
         positions = windows.context_starts[chunk, None] + np.arange(width)
         starts, ends = (
             outputs[name].values[row_starts[chunk, None] + np.minimum(positions, outputs[name].counts[chunk, None] - 1)]

@@ -23,7 +23,7 @@ from src.text.added_tokens import (
     read_added_tokens,
 )
 from src.text.sentence_piece import LISTING_LINE, SENTENCEPIECE_SPECIALS, SentencePiece, is_model
-from src.text.tracked_text import Offset, TrackedText
+from src.text.tracked_text import Offset, trimmed_span
 from src.text.wordpiece import WordPiece
 
 WORDPIECE_SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
@@ -180,7 +180,7 @@ class FullTokenizer:
                 offsets += [(start + first, start + last) for first, last in spans]
             else:
                 tokens.append(token.content)
-                offsets.append(TrackedText.of(text).original_span(start, end))
+                offsets.append(trimmed_span(text, start, end))
         return tokens, offsets
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:

@@ -39,6 +39,12 @@ def test_fields_are_those_that_csv_reads(tmp_path: Path) -> None:
     assert json.loads(rows[3]["entities"]) == RECORDS[3]["entities"]
 
 
+def test_a_lone_carriage_return_stays_within_its_csv_field(tmp_path: Path) -> None:
+    file = written(tmp_path / "out.csv", [{"text_a": "first\rsecond", "label": "good"}])
+    with file.open(newline="", encoding="utf-8") as stream:
+        assert list(csv.reader(stream)) == [["text_a", "label"], ["first\rsecond", "good"]]
+
+
 def test_cells_are_those_that_openpyxl_reads(tmp_path: Path) -> None:
     sheet = load_workbook(written(tmp_path / "out.xlsx", RECORDS)).active
     rows = [dict(zip(NAMES, row, strict=True)) for row in sheet.iter_rows(min_row=2, values_only=True)]

@@ -14,7 +14,7 @@ from src.finetune_eval_model import AnsweringNetwork, MultipleChoiceScores
 from src.finetuning.int8_check import TASK_MAKERS, Int8Check, _RowNetwork
 from src.inference import onnx_network
 from src.inference.deploy_config import DYNAMIC, ONNX, ExportConfig
-from src.inference.exported_model import OnnxGraph, load_exported
+from src.inference.exported_model import OnnxSession, load_exported
 from src.inference.onnx_graph import FLOAT
 from src.inference.onnx_network import NetworkGraph, quantise_rows
 from src.model_folder import ModelFolder
@@ -48,7 +48,7 @@ def test_a_dense_layer_computes_in_integers(classifier: Path, tmp_path: Path) ->
     graph.output("y", product, ("rows", 32))
     (tmp_path / "dense.onnx").write_bytes(graph.serialize())
     x = np.random.default_rng(0).integers(-300, 900, (5, 32)).astype(np.int32)
-    (computed,) = OnnxGraph(tmp_path / "dense.onnx")(Tensor(x))
+    (computed,) = OnnxSession(tmp_path / "dense.onnx")(Tensor(x))
     scale = np.float32(x.max() - x.min()) / np.float32(255)
     zero_point = np.rint(-x.min() / scale)
     integers = (np.clip(np.rint(x / scale) + zero_point, 0, 255) - zero_point).astype(np.int64)

@@ -340,6 +340,12 @@ def test_wrong_keys_are_refused(
         joint_config(data, tmp_path, tasks or tasks_of(data), **changes)
 
 
+def test_a_task_that_needs_a_folder_is_refused_without_one(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        joint_config(data, tmp_path, {"films": {"task_name": "mrpc"}}).check_required()
+    assert refused.value.key == "tasks.films.data_dir"
+
+
 def test_two_tasks_of_one_name_and_none_at_all_are_refused(data: Path, tmp_path: Path) -> None:
     (tmp_path / "twice.yaml").write_text("tasks:\n  films: {data_dir: a}\n  films: {data_dir: b}\n")
     with pytest.raises(ConfigError, match=r'twice.yaml is not yaml: line 3: found duplicate key "films"'):

@@ -18,7 +18,7 @@ from src.albert_networks import ScoresNetwork
 from src.finetune_eval_model import EncoderOutputs
 from src.inference import onnx_network
 from src.inference.deploy_config import ONNX, ExportConfig, PredictConfig
-from src.inference.exported_model import OnnxGraph, load_exported
+from src.inference.exported_model import OnnxSession, load_exported
 from src.inference.exporting import export_model
 from src.inference.onnx_network import write_network
 from src.inference.predictor import Predictor
@@ -173,7 +173,7 @@ def test_a_missing_onnxruntime_is_named(classifier: Path, tmp_path: Path, monkey
         exported(portable_model(classifier), tmp_path / "out" / "model")
     assert not (tmp_path / "out").exists()
     with pytest.raises(DataError, match=r"pip install -r requirements-onnx\.txt"):
-        OnnxGraph(tmp_path / "model.onnx")
+        OnnxSession(tmp_path / "model.onnx")
 
 
 def test_a_missing_onnx_is_named(classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,4 +205,4 @@ def test_damaged_and_older_files_are_refused(classifier_onnx: Path, tmp_path: Pa
     for content in (b"", copy.read_bytes(), np.random.default_rng(0).bytes(5000)):
         copy.write_bytes(content)
         with pytest.raises(DataError, match=r"model\.onnx cannot be loaded by onnxruntime 1\."):
-            OnnxGraph(copy)
+            OnnxSession(copy)

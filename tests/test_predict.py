@@ -193,7 +193,7 @@ def test_a_killed_prediction_goes_on_behind_its_answers(
     sizes: list[int],
     calls: list[int],
 ) -> None:
-    """Killed twice, it answers the rest, and has the bytes of an undisturbed one."""
+    """Killed twice and started with the same path spelt otherwise, it has the bytes of an undisturbed one."""
     write_records_of_all_kinds(tmp_path / "in.jsonl")
     output = tmp_path / f"out.{ending}"
     words = ["--model", str(classifier), "--input", f"{tmp_path}/in.jsonl", "--output", str(output), "--part", part]
@@ -203,6 +203,7 @@ def test_a_killed_prediction_goes_on_behind_its_answers(
         assert killed.returncode == -signal.SIGKILL and not output.exists()
         (unfinished,) = tmp_path.glob("*.unfinished")
         assert len(unfinished.read_bytes().splitlines()) == size
+    words[words.index(f"{tmp_path}/in.jsonl")] = f"{tmp_path}/./in.jsonl"
 
     answered: list[int] = []
     predict_records = Predictor.predict

@@ -150,7 +150,9 @@ def test_the_access_log_has_a_line_a_request(tmp_path: Path) -> None:
     assert len(long["path"]) == MAX_LOGGED_CHARACTERS and len(long["method"]) == MAX_LOGGED_CHARACTERS
 
 
-def test_a_rotated_log_is_made_again_and_a_lost_folder_fails_no_request(tmp_path: Path) -> None:
+def test_a_rotated_log_is_made_again_and_a_lost_folder_fails_no_request(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file = tmp_path / "logs" / "log"
     file.parent.mkdir()
     api = client(ScriptedPredictor("fill_mask"), str(file))
@@ -161,6 +163,7 @@ def test_a_rotated_log_is_made_again_and_a_lost_folder_fails_no_request(tmp_path
     file.unlink()
     file.parent.rmdir()
     assert api.get("/health").status_code == 200
+    assert [record.levelname for record in caplog.records if "log cannot be written" in record.message] == ["WARNING"]
     file.parent.mkdir()
     api.get("/model")
     assert [line["path"] for line in lines_of(file)] == ["/model"]

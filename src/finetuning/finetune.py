@@ -29,6 +29,7 @@ from src.checkpoints.checkpoint_files import (
 )
 from src.data.batches import FeatureDataset
 from src.data.feature_cache import TRAIN
+from src.data.feature_files import sha256_of
 from src.finetune_eval_model import AnsweringNetwork, PackedNetwork
 from src.finetuning.finetuned_teacher import FinetunedTeacher
 from src.finetuning.report_files import write_report
@@ -73,7 +74,10 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
     root = Path(config.save_finetune_checkpoint_path)
     check_runs(root, config, trials)
     if config.dry_run:
-        finetuning.estimate(root, trials[0].config if trials else config, config.num_seeds * max(1, len(trials)))
+        if trials:
+            config = trials[0].config
+            finetuning = Finetuning(config, device, tokenizer, make_task(config, tokenizer, None))
+        finetuning.estimate(root, config, config.num_seeds * max(1, len(trials)))
         return
     output = Path(config.output_path) if config.output_path else root
     if not trials:
@@ -81,8 +85,6 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
         return
     best = search_settings(finetuning, trials, make_task, root, output)
     ModelFolder.load(best).write_files(root)
-    if finetuning.ranks.is_writer:
-        (output / EVAL_FILE).unlink(missing_ok=True)  # may be of another trial's checkpoint of the same step
     finetuning.config = config_of_run(best, root, trials)
     report = finetuning.evaluate(root, output)
     finetuning.write_card(root, report, finetuning.config, finetuning.data.evaluated_splits)
@@ -284,7 +286,7 @@ class Finetuning(Training):
         selection_split = self.task.dev_splits[0]
         if not training_result or set(splits) - {selection_split}:
             load_backbone(self.scores, contents, needed=("",))
-        report = Report({"checkpoint": contents.path.name, "step": step})
+        report = Report({"checkpoint": contents.path.name, "sha256": sha256_of(contents.path), "step": step})
         for split in splits:
             if training_result and split == selection_split:
                 result = training_result
@@ -303,8 +305,7 @@ class Finetuning(Training):
                     write_report(output, split, result, baselines, records, contents.path, config or self.config)
         report.log()
         if self.ranks.is_writer:
-            # Evaluating some splits must not lose the metrics of the others, unless the weights are new.
-            self._write_results(output, report, () if results else splits)
+            self._write_results(output, report, splits)
         return report
 
     def _evaluate_split(self, split: str, task_info: TaskInfo, checkpoint: Path) -> EvaluationResult:
@@ -317,17 +318,13 @@ class Finetuning(Training):
             )
         return self.task.evaluate(self.data.prepared(split), outputs, task_info)
 
-    def _write_results(self, output: Path, report: Report, replaced: Sequence[str]) -> None:
-        """Write eval_results.json; an earlier one without metrics to replace it stays.
-
-        Args:
-            replaced: splits whose earlier results are replaced while those of others are kept; (): none are kept.
-        """
+    def _write_results(self, output: Path, report: Report, splits: Sequence[str]) -> None:
+        """Write eval_results.json; results of the same weights on other splits stay, without new metrics all."""
         file = output / EVAL_FILE
         exists = file.exists()
-        if exists and report.metrics and replaced:
+        if exists and report.metrics:
             all_splits = (*self.task.dev_splits, *self.task.test_splits)
-            report.merge_earlier(read_object(file), all_splits, replaced)
+            report.merge_earlier(read_object(file), all_splits, splits)
         if report.metrics or not exists:
             write_json(file, report.content())
         logger.info(f"results and predictions are in {output}")

@@ -60,7 +60,7 @@ class Report:
         self.warnings = [*remarks, *self.warnings]
 
     def content(self) -> dict[str, Any]:
-        """Return the content of eval_results.json, name and step of the checkpoint first."""
+        """Return the content of eval_results.json, the checkpoint first."""
         return {**self.checkpoint, **self.metrics, "baselines": self.baselines, "remarks": self.warnings}
 
     def log(self) -> None:

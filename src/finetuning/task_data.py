@@ -30,7 +30,7 @@ from src.training.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 MAX_EPOCHS, ROWS_LOOKED_AT = 32, 1_000_000  # limits of the sample from which packed batch sizes are chosen
-STORAGE_ENTRIES = ("format_version", "source", "columns", "record_files", "files")  # do not identify the examples
+STORAGE_ENTRIES = ("format_version", "source", "columns", "record_files", "files", "num_choices")  # not of the examples
 
 
 class TaskData:
@@ -89,7 +89,7 @@ class TaskData:
             records = self._cached_features(split)
             if isinstance(split, ReadySplit):
                 self.task.check_ready(records, split.path)
-            if name == TRAIN and not self.task.needs_examples:  # frees the memory of the examples while training
+            if name == TRAIN and not self.task.needs_examples:  # so that it does not keep the examples
                 split = ReadySplit(name, Path(records.files[0]))
             return PreparedSplit(split, records)
         if not self.task.needs_examples:

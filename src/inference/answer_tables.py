@@ -3,7 +3,7 @@
 import csv
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,19 +34,25 @@ def write_table(path: Path, answers: Path) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    with answers.open(encoding="utf-8") as lines:
-        rows = [flattened(json.loads(line)) for line in lines]
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    names = list(dict.fromkeys(name for row in _rows(answers) for name in row))
     if path.suffix.lower() == WORKBOOK:
-        write_atomically(path, lambda temporary: _write_workbook(temporary, names, rows))
+        write_atomically(path, lambda temporary: _write_workbook(temporary, names, _rows(answers)))
     elif path.suffix.lower() == TSV:
+        rows = list(_rows(answers))
         columns = {name: ["" if row.get(name) is None else row[name] for row in rows] for name in names}
         write_text(path, table_text(columns))
     else:
         with open_atomically(path) as stream:
-            writer = csv.DictWriter(stream, names, lineterminator="\n")
+            writer = csv.DictWriter(stream, names)  # lines end with \r\n, or a lone \r in a field would not be quoted
             writer.writeheader()
-            writer.writerows(rows)
+            writer.writerows(_rows(answers))
+
+
+def _rows(answers: Path) -> Iterator[Row]:
+    """Yield the flattened records of a file of JSON lines."""
+    with answers.open(encoding="utf-8") as lines:
+        for line in lines:
+            yield flattened(json.loads(line))
 
 
 def flattened(record: Row) -> Row:
@@ -101,7 +107,7 @@ class TableCheck:
                 )
 
 
-def _write_workbook(file: Path, names: Sequence[str], rows: Sequence[Row]) -> None:
+def _write_workbook(file: Path, names: Sequence[str], rows: Iterable[Row]) -> None:
     workbook = Workbook(write_only=True)
     sheet = workbook.create_sheet("answers")
 

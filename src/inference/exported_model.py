@@ -96,7 +96,7 @@ def load_exported(
     architecture = AlbertConfig.from_values(described.architecture, file.with_suffix(".json"))
     architecture = architecture.replace(compute_type=compute_type, backend=backend)
     task_info = task_info.clipped_to(architecture)
-    graph: Any = OnnxGraph(file) if is_onnx else load_mindir(file)
+    graph: Any = OnnxSession(file) if is_onnx else load_mindir(file)
     if fused:
         network = fused_network(graph, architecture, task_info)
     else:
@@ -156,7 +156,7 @@ def load_onnxruntime() -> ModuleType:
     return onnxruntime
 
 
-class OnnxGraph:
+class OnnxSession:
     """Graph of an ONNX file, a function of int32 tensors; onnxruntime computes it.
 
     Attributes:

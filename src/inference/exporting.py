@@ -25,7 +25,7 @@ from model_utils.files import NAME_BYTES, make_readable, scratch_folder, sync_to
 from model_utils.json_files import write_checked
 from src.data.feature_files import sha256_of
 from src.inference.deploy_config import AIR, MINDIR, ONNX
-from src.inference.exported_model import FORMAT_VERSION, OnnxGraph, load_mindir, load_onnxruntime
+from src.inference.exported_model import FORMAT_VERSION, OnnxSession, load_mindir, load_onnxruntime
 from src.inference.onnx_network import write_network
 from src.inference.predictor import Predictor
 from src.text.added_tokens import added_tokens_file
@@ -69,12 +69,12 @@ def export_model(
         else:
             _write(model, file, file_format, fixed_shape)
         if file_format != AIR:  # only Ascend's runtime loads AIR
-            load = OnnxGraph if file_format == ONNX else load_mindir
+            load = OnnxSession if file_format == ONNX else load_mindir
             difference = check(model, load(file))
             logger.info(f"{name.name}{file.suffix}: largest difference from the checkpoint {difference:.1e}")
         if int8:
             file.write_bytes(write_network(model.network.scores, int8=True))
-            int8(OnnxGraph(file))
+            int8(OnnxSession(file))
         vocabulary = temporary / f"{name.name}{_vocabulary_suffix(model)}"
         contents = model.tokenizer.files(vocabulary)
         for path, content in contents.items():

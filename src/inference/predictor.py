@@ -118,9 +118,11 @@ class Predictor:
     def skip(self, records: Sequence[Record]) -> None:
         """Advance the choice of batch sizes past these records without running the network.
 
-        Batch sizes depend on earlier calls, and the last digits of answers on batch sizes. A part or a resumed run
-        calls this to write the same bytes as one whole run.
+        Sizes of packed batches depend on earlier calls, and the last digits of answers on batch sizes. A part or a
+        resumed run calls this to write the same bytes as one whole run.
         """
+        if not isinstance(self._batches, PackedBatches):
+            return
         items, _ = self._parse(records)
         for group in self._groups(items):
             next(self._batches.batches(self._processor.encode([item for _, item in group])))

@@ -46,6 +46,11 @@ class NumberedRecord:
     error: str = ""
 
 
+def is_table(file: str) -> bool:
+    """Return True if the ending of a file says that it is a table."""
+    return _format_of(file, "auto") == TABLE
+
+
 def check_input(file: str, input_format: str, options: TableOptions = DEFAULTS) -> None:
     """Raise DataError if `file` cannot be read in this format of read_records; standard input is not read."""
     if _format_of(file, input_format) == TABLE:

@@ -43,6 +43,7 @@ class TextSearch:
             )
         self._records: list[Record] = []
         vectors = []
+        truncated_count = 0
         stream = iter(collection)
         while batch := list(itertools.islice(stream, RECORDS_AT_ONCE)):
             for record, answer in predict_batch(predictor, batch):
@@ -50,10 +51,12 @@ class TextSearch:
                     raise DataError(f"the collection to search, line {record.line}: {answer['error']}")
                 self._records.append({"line": record.line, "record": record.record})
                 vectors.append(np.array(answer["pooled"], np.float32))
+                truncated_count += "truncated" in answer
         if not vectors:
             raise DataError("the collection to search holds no records")
         self._vectors = l2_normalise(np.stack(vectors))
-        logger.info(f"searching {len(vectors):,} records")
+        cut = f"; {truncated_count:,} are too long, and only their beginning is found" if truncated_count else ""
+        logger.info(f"searching {len(vectors):,} records{cut}")
 
     def skip(self, records: Sequence[Record]) -> None:
         """Choose the sizes of batches as `predict` would, and compute nothing."""

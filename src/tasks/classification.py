@@ -255,7 +255,7 @@ def describe_f1(labels: Sequence[str]) -> str:
     """Return a sentence that says which labels the metric f1 of src/assessment_method.py covers."""
     if len(labels) == 2:
         return f"f1 is that of the label {labels[1]!r}, the second of {', '.join(labels)} (label_list)"
-    return "f1 is the plain mean over all labels"
+    return "f1 is the plain mean over the labels that occur"
 
 
 class RegressionInfo(TaskInfo):

@@ -65,6 +65,11 @@ class MultitaskConfig(FinetuneConfig):
         super().check_required()
         if not self.tasks:
             raise self.error_of("tasks", hint="name the tasks, as {mrpc: {task_name: mrpc, data_dir: glue/MRPC}, ...}")
+        for name in self.tasks:
+            try:
+                self.config_of(name).check_required()
+            except ConfigError as error:
+                raise error.within(f"tasks.{name}") from None
 
     def config_of(self, name: str) -> FinetuneConfig:
         """Return the configuration of a task: its keys, and the keys that all tasks share.

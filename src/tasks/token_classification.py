@@ -44,7 +44,7 @@ from src.tasks.tag_decoding import is_scheme_followed
 from src.tasks.task_info import TaskInfo
 from src.tasks.word_splitting import split_words, splits_characters
 from src.text.text_tables import read_table
-from src.text.tracked_text import TrackedText
+from src.text.tracked_text import trimmed_span
 from src.tokenization import FullTokenizer
 
 logger = logging.getLogger(__name__)
@@ -360,7 +360,7 @@ class EntityProcessor(RecordProcessor):
         spans: list[tuple[int, int]] = []
         for start, end, token in self.tokenizer.segments(text):
             if token is not None:
-                spans.append(TrackedText.of(text).original_span(start, end))
+                spans.append(trimmed_span(text, start, end))
                 continue
             words = split_words(text[start:end], self.task_info.words_are_characters)
             spans += [(start + first, start + last) for first, last in words]

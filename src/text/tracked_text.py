@@ -21,6 +21,12 @@ class CharacterTable(dict[int, str]):
         return self[code]
 
 
+def trimmed_span(text: str, start: int, end: int) -> Offset:
+    """Return the span of text[start:end] without outer white space."""
+    first, last = TrackedText.of(text[start:end]).original_span(0, end - start)
+    return start + first, start + last
+
+
 @dataclass(frozen=True)
 class TrackedText:
     """Text with the original position of each character; its methods work like those of str."""

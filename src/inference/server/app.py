@@ -104,14 +104,14 @@ def create_app(
 
 def _add_predict_route(app: FastAPI, task_info: TaskInfo, batcher: MicroBatcher, limits: Limits) -> None:
     """Add POST /predict."""
-    requests: Any = request_model(task_info, limits.records, limits.characters)
+    request_class: Any = request_model(task_info, limits.records, limits.characters)
 
     @app.post(
         "/predict",
         response_model=reply_model(task_info.task),
         responses={code: {"model": Failure, "description": text} for code, text in ERROR_RESPONSES.items()},
     )
-    async def predict(request: requests, connection: Request) -> JSONResponse:
+    async def predict(request: request_class, connection: Request) -> JSONResponse:
         """Answer all records, in order; a record that cannot be answered gets an `error`."""
         connection.state.records = len(request.records)
         valid = [record for record in request.records if not isinstance(record, InvalidRecord)]

@@ -1,6 +1,5 @@
 """Measurements of a server: metrics in Prometheus' text form for GET /metrics, and the access log."""
 
-import contextlib
 import json
 import logging
 import sys
@@ -96,8 +95,7 @@ def measure(app: ASGIApp, metrics: Metrics, access_log: logging.Logger | None) -
                     "bytes": size,
                     "records": records,
                 }
-                with contextlib.suppress(OSError):  # its folder is gone, which is no reason to fail the request
-                    access_log.info(json.dumps(line))
+                access_log.info(json.dumps(line))
 
     return answer
 
@@ -106,6 +104,12 @@ class AccessLogFile(WatchedFileHandler):
     """Handler that warns once where its file cannot be written, as on a full disk; logging prints tracebacks."""
 
     has_failed = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            super().emit(record)
+        except OSError:  # the file cannot be opened anew, which is no reason to fail the request
+            self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         if not self.has_failed:
@@ -127,6 +131,6 @@ def open_access_log(file: str) -> logging.Logger | None:
             handler = AccessLogFile(path, encoding="utf-8")
         except (OSError, ValueError) as error:
             raise ConfigError(key="access_log", value=file, problem=f"it cannot be written: {error}") from error
-    logger = logging.Logger("access")  # not one of the process's loggers, whose handlers print other messages
-    logger.addHandler(handler)
-    return logger
+    access = logging.Logger("access")  # not one of the process's loggers, whose handlers print other messages
+    access.addHandler(handler)
+    return access

@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from model_utils.errors import ConfigError, key_path, shorten_text
+from model_utils.errors import key_path, shorten_text
 from src.tasks import TASKS
 from src.tasks.record_processor import Answer, Identity, is_identity
 from src.tasks.spec import RecordField
@@ -57,12 +57,7 @@ def request_model(task_info: TaskInfo, max_records: int, max_characters: int) ->
     """Return the model of {"records": [...]}, whose fields have the names of the training data's columns.
 
     A record that does not fit the task becomes an InvalidRecord, so that the others are answered.
-
-    Raises:
-        ConfigError: the task is not one of TASKS.
     """
-    if task_info.task not in TASKS:
-        raise ConfigError(f"the model's task is {task_info.task!r}, allowed are {', '.join(TASKS)}")
     text = Annotated[str, Field(max_length=max_characters)]
 
     def check_size(words: list[str]) -> list[str]:

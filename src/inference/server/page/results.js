@@ -122,7 +122,7 @@ function fillMask(record, answer) {
     return element("fieldset", {}, element("legend", {}, texts.maskNumber(number + 1)), ...rows);
   });
   return {
-    summary: text.textContent,
+    summary: answer.filled,
     nodes: [element("h3", {}, texts.filled), text, element("div", { class: "masks" }, ...choices)],
   };
 }
