@@ -44,7 +44,7 @@ from src.finetune_eval_model import AnsweringNetwork, packed_where_possible
 from src.inference.predictor import AnswerSettings, Predictor
 from src.nn.native_operations import without_cpp
 from src.tasks import HEADS, TASKS, parse_task_info
-from src.tasks.fill_mask import EMBEDDINGS, POOLER, EmbeddingsInfo
+from src.tasks.embeddings import EMBEDDINGS, POOLER, EmbeddingsInfo
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer, build_tokenizer
 

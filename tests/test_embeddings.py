@@ -15,7 +15,7 @@ from model_utils.schema import load_config
 from src.inference.deploy_config import ExportConfig
 from src.inference.exported_model import load_exported
 from src.model_folder import ModelFolder
-from src.tasks.fill_mask import POOLINGS
+from src.tasks.embeddings import POOLINGS
 from tests.helpers.trained_folders import make_folder
 
 TEXTS = ["good", "a film", "so so", "a" * 30]

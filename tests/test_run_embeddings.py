@@ -27,7 +27,7 @@ from src.inference.record_files import NumberedRecord
 from src.inference.text_search import TextSearch
 from src.model_folder import ModelFolder
 from src.tasks.embedding_pairs import EmbeddingsConfig, EmbeddingTask, retrieval_metrics
-from src.tasks.fill_mask import POOLINGS, l2_normalise, pool
+from src.tasks.embeddings import POOLINGS, l2_normalise, pool
 from tests.helpers.answers import assert_close
 from tests.helpers.classifier_run import BAD, GOOD, OTHER, SPECIALS, classifier_arguments, read, read_columns
 from tests.helpers.messages import messages_of

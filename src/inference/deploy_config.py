@@ -9,7 +9,7 @@ from src.albert_config import LENGTH
 from src.inference.answer_tables import ENDINGS
 from src.inference.exported_model import ONNX_SUFFIX, SUFFIXES
 from src.tasks import TASKS
-from src.tasks.fill_mask import POOLINGS
+from src.tasks.embeddings import POOLINGS
 from src.tasks.multitask_config import MultitaskConfig
 from src.training.pretrain_config import PretrainConfig
 from src.utils import parse_part

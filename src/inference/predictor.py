@@ -15,7 +15,8 @@ from src.data.length_buckets import power_of_two
 from src.finetune_eval_model import PackedNetwork
 from src.inference.network_batches import PackedBatches, PaddedBatches
 from src.tasks import TASKS
-from src.tasks.fill_mask import EMBEDDINGS, POOLER, EmbeddingsProcessor, MaskProcessor
+from src.tasks.embeddings import EMBEDDINGS, POOLER, EmbeddingsProcessor
+from src.tasks.fill_mask import MaskProcessor
 from src.tasks.question_answering import with_threshold
 from src.tasks.record_processor import Record
 from src.tasks.task_info import TaskInfo

@@ -10,7 +10,7 @@ from model_utils.errors import ConfigError, DataError
 from src.inference.file_answers import RECORDS_AT_ONCE, predict_batch
 from src.inference.predictor import Predictor
 from src.inference.record_files import NumberedRecord
-from src.tasks.fill_mask import EMBEDDINGS, l2_normalise
+from src.tasks.embeddings import EMBEDDINGS, l2_normalise
 from src.tasks.record_processor import Record, shortest
 
 logger = logging.getLogger(__name__)

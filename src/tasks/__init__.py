@@ -9,7 +9,8 @@ from model_utils.errors import DataError, shorten
 from model_utils.json_files import Schema, validated
 from src.tasks.classification import CLASSIFICATION, REGRESSION
 from src.tasks.embedding_pairs import EMBEDDING_PAIRS
-from src.tasks.fill_mask import EMBEDDINGS, FILL_MASK
+from src.tasks.embeddings import EMBEDDINGS
+from src.tasks.fill_mask import FILL_MASK
 from src.tasks.multi_label import MULTI_LABEL
 from src.tasks.multiple_choice import MULTIPLE_CHOICE
 from src.tasks.question_answering import SQUAD_V1, SQUAD_V2

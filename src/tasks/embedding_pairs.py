@@ -20,8 +20,8 @@ from src.data.feature_files import Ragged
 from src.data.features import LABELS, WINDOWS, labelled_features, sample, token_columns
 from src.finetune_eval_model import EncoderOutputs, PairVectors
 from src.tasks.classification import RegressionAnswer, write_text_predictions
+from src.tasks.embeddings import POOLINGS, EmbeddingsInfo, EmbeddingsProcessor, l2_normalise
 from src.tasks.example_files import NO_DEV_SPLIT, ExampleFiles, ExampleFilesConfig
-from src.tasks.fill_mask import POOLINGS, EmbeddingsInfo, EmbeddingsProcessor, l2_normalise
 from src.tasks.finetune_config import READY_KEYS
 from src.tasks.record_processor import Outputs, Record, shortest
 from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Task, TaskSpec

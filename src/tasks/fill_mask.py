@@ -1,29 +1,23 @@
-"""Tasks of pre-trained weights without fine-tuning: fill in [MASK], and turn a text into a vector."""
+"""Task of pre-trained weights without fine-tuning: fill in [MASK]."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, Field
 from scipy.special import softmax
 
 from model_utils.errors import DataError
-from model_utils.json_files import matching
 from src.data.feature_cache import Features
 from src.data.feature_files import Column, Ragged
 from src.data.features import token_columns
 from src.data.length_buckets import power_of_two
-from src.finetune_eval_model import EncoderOutputs, FillMaskScores
-from src.tasks.classification import ClassificationProcessor
-from src.tasks.record_processor import Answer, Outputs, Probability, Record, RecordProcessor, shortest
+from src.finetune_eval_model import FillMaskScores
+from src.tasks.record_processor import Answer, Outputs, Probability, Record, RecordProcessor
 from src.tasks.spec import RecordField, TaskSpec
-from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
 
 MASK = "[MASK]"
-POOLER = "pooler"
-POOLINGS = (POOLER, "cls", "mean", "max")
-MIN_NORM = 1e-12  # of a vector that is divided by its length
 WORD_START, CONTINUATION = "▁", "##"  # prefixes of SentencePiece's first and of WordPiece's further pieces of a word
 MaskedText = tuple[list[int], list[int], str]  # ids, positions of masks, text
 
@@ -111,62 +105,6 @@ class MaskProcessor(RecordProcessor):
         return answers
 
 
-class EmbeddingsInfo(TaskInfo):
-    """Settings with `pooling`: that of the training; empty: none was trained."""
-
-    optional: ClassVar[frozenset[str]] = TaskInfo.optional | {"pooling"}
-    pooling: Annotated[str, matching("|".join(("", *POOLINGS)), ", ".join(POOLINGS))] = ""
-
-
-class EmbeddingsProcessor(ClassificationProcessor):
-    """Processor: text_a -> pooled, a vector (H,).
-
-    Attributes:
-        pooling: pooler (the trained dense layer on the first token's state), or cls, mean, max of the states of all
-            tokens, [CLS] and [SEP] included, as sentence-transformers has them.
-        normalise: True for vectors of length 1.
-        hidden_size: H.
-    """
-
-    texts: tuple[str, ...] = ("text_a",)
-    pooling = POOLER
-    normalise = False
-    hidden_size = 0
-
-    @property
-    def ignored_outputs(self) -> tuple[str, ...]:  # type: ignore[override]
-        return ("sequence_output",) if self.pooling == POOLER else ("pooled_output",)
-
-    def parse(self, record: Record) -> tuple[str, str]:
-        return self.text(record, "text_a"), ""
-
-    def output_size(self, item: tuple[str, str]) -> int:
-        return 0 if self.pooling == POOLER else self.length * self.hidden_size
-
-    def postprocess(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
-        return [{"pooled": row} for row in shortest(self.vectors(outputs))]
-
-    def vectors(self, outputs: Outputs) -> np.ndarray:
-        """Return the vectors (rows, H) of all rows."""
-        vectors = outputs["pooled_output"] if self.pooling == POOLER else pool(outputs["sequence_output"], self.pooling)
-        return l2_normalise(vectors) if self.normalise else vectors
-
-
-def l2_normalise(vectors: np.ndarray) -> np.ndarray:
-    """Return vectors (rows, H) divided by their lengths."""
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), MIN_NORM)
-
-
-def pool(states: Ragged, pooling: str) -> np.ndarray:
-    """Return (texts, H) float32 of the states of all tokens of each text, (tokens, H): cls, mean or max."""
-    starts = np.cumsum(states.counts) - states.counts
-    if pooling == "cls":
-        return states.values[starts]
-    if pooling == "max":
-        return np.maximum.reduceat(states.values, starts)
-    return np.add.reduceat(states.values, starts) / states.counts[:, None].astype(np.float32)
-
-
 class TokenProbability(BaseModel):
     token: str
     probability: Probability
@@ -177,10 +115,6 @@ class MaskAnswer(Answer):
     filled: str = Field(description="the text with the likeliest token in place of each [MASK]")
 
 
-class EmbeddingAnswer(Answer):
-    pooled: list[float]
-
-
 FILL_MASK = TaskSpec(
     "fill_mask",
     lambda architecture, _: FillMaskScores(architecture),
@@ -188,13 +122,4 @@ FILL_MASK = TaskSpec(
     {"text": RecordField()},
     MaskAnswer,
     needed=("albert.", "mlm."),
-)
-EMBEDDINGS = TaskSpec(
-    "embeddings",
-    lambda architecture, _: EncoderOutputs(architecture),
-    EmbeddingsProcessor,
-    {"text_a": RecordField()},
-    EmbeddingAnswer,
-    info=EmbeddingsInfo,
-    needed=("albert.",),
 )
