@@ -30,7 +30,6 @@ from src.inference.server.batching import _characters
 from src.inference.server.middleware import default_hosts
 from src.inference.server.schemas import request_model
 from src.tasks import TASKS
-from src.tasks.task_info import TaskInfo
 from tests.helpers.scripted_predictor import SCRIPTS, ScriptedPredictor
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -182,13 +181,6 @@ def test_offsets_and_texts_beyond_the_basic_plane_survive() -> None:
     context = "😀👩‍🚀 a\u0301 中文 Lyon"
     [answer] = ask(client(ScriptedPredictor("squad_v2")), {"context": context, "question": "Lyon"}).json()["answers"]
     assert context[answer["start"] : answer["end"]] == "Lyon"
-
-
-def test_an_unknown_task_is_refused() -> None:
-    predictor = ScriptedPredictor("fill_mask")
-    predictor.task_info = TaskInfo(task="translation")
-    with pytest.raises(ConfigError, match=r"'translation', allowed are classification, .*embeddings$"):
-        create_app(predictor)
 
 
 def test_the_page_and_its_files_are_served_and_nothing_else() -> None:
