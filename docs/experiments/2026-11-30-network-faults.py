@@ -48,7 +48,7 @@ class Machines:
     def start(self, output: Path) -> None:
         """Start the job, whose logs are appended to OUTPUT-0.log and OUTPUT-1.log."""
         self.connect()
-        script = KILLS["PRETRAIN"].format(input=self.data, output=output).split()
+        script = f"run_pretrain.py {KILLS['PRETRAIN'].format(input=self.data, output=output)}".split()
         self.launchers = []
         self.ended = {}
         for machine in (0, 1):
