@@ -11,13 +11,15 @@ from src.inference.deploy_config import PredictConfig
 from src.inference.exported_model import ONNX_SUFFIX, SUFFIXES, load_exported
 from src.inference.file_answers import RecordPredictor, answer_records, part_bounds
 from src.inference.predictor import Predictor
-from src.inference.record_files import DEFAULTS, check_input, check_output, is_table, read_records
+from src.inference.record_files import check_inputs, check_output, read_records
 from src.inference.text_search import TOP_K, TextSearch
 from src.inference.unfinished_answers import fingerprint_of
 from src.model_folder import ModelFolder
 from src.tasks import TASKS
-from src.text.text_tables import TableOptions
+from src.text.text_tables import TableOptions, suffix_of
 from src.utils import parse_part
+
+PATHS = ("model", "vocab_file_path", "spm_model_file", "input", "search", "output")
 
 
 def main(config: PredictConfig) -> int:
@@ -31,11 +33,10 @@ def main(config: PredictConfig) -> int:
         check_address(*address)
         access_log = open_access_log(config.access_log)
     else:
-        check_input(config.input, config.input_format, options)
-        check_output(config.output, config.input)
-        if config.search:
-            check_input(config.search, "auto", options if is_table(config.search) else DEFAULTS)
-            check_output(config.output, config.search)
+        files = {config.input: config.input_format} | ({config.search: "auto"} if config.search else {})
+        check_inputs(files, options)
+        for file in files:
+            check_output(config.output, file)
     device = setup_device(
         "CPU" if config.model.endswith(ONNX_SUFFIX) else config.device_target,
         config.device_id,
@@ -50,10 +51,11 @@ def main(config: PredictConfig) -> int:
     text_key = config.text_a_column or next(iter(TASKS[predictor.task_info.task].processor.texts), "text_a")
     read = partial(read_records, config.input, config.input_format, text_key, options)
     bounds = part_bounds(read(), *parse_part(config.part)) if config.part else (0, None)
-    endings = {key: Path(getattr(config, key)).suffix for key in ("model", "input", "search", "output")}  # for any path
+    # A path may be spelt otherwise when the answers go on; its ending chooses the format.
+    endings = {key: suffix_of(Path(getattr(config, key))) for key in PATHS}
     settings = (config.to_dict() | endings, predictor.task_info, predictor.architecture, predictor.tokenizer.sha256)
-    files = (config.input, config.search, str(predictor.file))
-    fingerprint = "" if config.output == "-" else fingerprint_of(files, *settings)
+    contents = (config.input, config.search, str(predictor.file))
+    fingerprint = "" if config.output == "-" else fingerprint_of(contents, *settings)
     answering: RecordPredictor = predictor
     if config.search:
         collection = read_records(config.search, "auto", text_key, options)

@@ -93,7 +93,7 @@ class PairVectors(ScoresNetwork):
     """L2-normalised embeddings of the two texts of a row, concatenated: vectors (B, 2 * H).
 
     Args:
-        pooling: as in src.tasks.fill_mask.EmbeddingsProcessor.
+        pooling: as in src.tasks.embeddings.EmbeddingsProcessor.
     """
 
     output_names = ("vectors",)

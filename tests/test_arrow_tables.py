@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from model_utils.errors import DataError
 from src.create_finetune_data import TextColumns, find_splits, read_examples
-from src.inference.record_files import check_input, read_records
+from src.inference.record_files import check_inputs, read_records
 from src.text.arrow_tables import is_saved_dataset
 from src.text.corpus import read_documents
 from src.text.corpus_files import corpus_bytes, expand_glob
@@ -129,7 +129,7 @@ def test_nested_columns_are_refused_only_where_they_are_used(tmp_path: Path, nes
         rows_of(path, "tags")
     with pytest.raises(DataError, match=r"'tags'"):
         read_examples(path, TextColumns("text", label="2"))
-    check_input(str(path), "auto")
+    check_inputs({str(path): "auto"})
     [record] = read_records(str(path), "auto", "text")
     assert record.record == {"text": "a", "label": "1"}
 

@@ -23,7 +23,6 @@ KILLS = runpy.run_path("docs/experiments/2026-11-29-kills.py")
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 PORT = 18118
 FORBEARANCE = 90  # s after a fault, until a job that goes on counts as undisturbed
-TRAIN_STEPS = 600
 
 
 class Machines:
@@ -55,7 +54,6 @@ class Machines:
             words = f"scripts/launch.py --worker_num 2 --node_rank {machine} --master_addr {ADDRESSES[0]}"
             words += f" --master_port {PORT} 1 {output}-logs{machine}"
             command = ["ip", "netns", "exec", f"machine{machine}", sys.executable, *words.split(), *script]
-            Path(f"{output}-logs{machine}").mkdir(exist_ok=True)
             with Path(f"{output}-{machine}.log").open("ab") as log:
                 environment = os.environ | {"ALBERT_JOB_KEY": "any", "GLOG_v": "3"}
                 self.launchers.append(
@@ -202,7 +200,7 @@ def main(data: str, output: str, *names: str) -> None:
     rng = random.Random(0)
     faults = [name for name in FAULTS if not names or name in names]
     print(
-        f"undisturbed: {undisturbed:.0f} s\n| fault | after s | ended, s | last lines |\n|---|---|---|---|", flush=True
+        f"undisturbed: {undisturbed:.0f} s\n| fault | ended after s | exit codes, errors |\n|---|---|---|", flush=True
     )
     runs, equal = 0, 0
     while faults:

@@ -30,7 +30,8 @@ from src.training.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 MAX_EPOCHS, ROWS_LOOKED_AT = 32, 1_000_000  # limits of the sample from which packed batch sizes are chosen
-STORAGE_ENTRIES = ("format_version", "source", "columns", "record_files", "files", "num_choices")  # not of the examples
+# Entries of a manifest that may differ while the examples are the same.
+NOT_IDENTITY = ("format_version", "source", "columns", "record_files", "files", "num_choices")
 
 
 class TaskData:
@@ -206,7 +207,7 @@ class TaskData:
         fingerprint = {}
         for name in splits:
             for key, value in self.prepared(name).records.manifest.items():
-                if key not in STORAGE_ENTRIES:
+                if key not in NOT_IDENTITY:
                     fingerprint[f"{name} {key}"] = value
         return fingerprint
 

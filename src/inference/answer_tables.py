@@ -1,6 +1,7 @@
 """Answers as tables for people: CSV, tab-separated values, Excel workbooks."""
 
 import csv
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -120,6 +121,6 @@ def _write_workbook(file: Path, names: Sequence[str], rows: Iterable[Row]) -> No
         text.data_type = "s"  # also where it begins like a formula
         return text
 
-    for row in ({name: name for name in names}, *rows):
+    for row in itertools.chain([{name: name for name in names}], rows):
         sheet.append([cell(row.get(name)) for name in names])
     workbook.save(file)

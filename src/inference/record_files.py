@@ -6,11 +6,12 @@ Files that cannot be read or written raise DataError.
 import codecs
 import contextlib
 import io
+import itertools
 import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -46,26 +47,28 @@ class NumberedRecord:
     error: str = ""
 
 
-def is_table(file: str) -> bool:
-    """Return True if the ending of a file says that it is a table."""
-    return _format_of(file, "auto") == TABLE
+def check_inputs(formats: Mapping[str, str], options: TableOptions = DEFAULTS) -> None:
+    """Check files before work starts; standard input is not read.
 
+    Args:
+        formats: format of each file, as read_records has them.
 
-def check_input(file: str, input_format: str, options: TableOptions = DEFAULTS) -> None:
-    """Raise DataError if `file` cannot be read in this format of read_records; standard input is not read."""
-    if _format_of(file, input_format) == TABLE:
-        for _ in _open_table(file, options).rows:  # to the end: an error there would waste the answers before it
-            pass
-        return
-    if options != DEFAULTS:
-        file_format = _format_of(file, input_format)
-        raise ConfigError(f"encoding, sheet and delimiter apply to tables, but {file} is read as {file_format}")
-    if file != STANDARD:
-        try:
-            with open_file(Path(file)) as stream:
-                _check_beginning(file, stream.read(SNIFFED_BYTES), input_format)
-        except OSError as error:
-            raise DataError(f"{file} cannot be read: {error.strerror}") from error
+    Raises:
+        DataError: a file cannot be read in its format.
+        ConfigError: none is a table, to which the options apply.
+    """
+    if options != DEFAULTS and TABLE not in itertools.starmap(_format_of, formats.items()):
+        raise ConfigError(f"encoding, sheet and delimiter apply to tables, but {', '.join(formats)} is none")
+    for file, input_format in formats.items():
+        if _format_of(file, input_format) == TABLE:
+            for _ in _open_table(file, options).rows:  # to the end: an error there would waste the answers before it
+                pass
+        elif file != STANDARD:
+            try:
+                with open_file(Path(file)) as stream:
+                    _check_beginning(file, stream.read(SNIFFED_BYTES), input_format)
+            except OSError as error:
+                raise DataError(f"{file} cannot be read: {error.strerror}") from error
 
 
 def _check_beginning(file: str, raw: bytes, input_format: str) -> None:
@@ -106,7 +109,7 @@ def read_records(
         return
     is_checked = False
     for line, raw in _raw_lines(file):
-        if not is_checked and raw.strip():  # check_input does not read standard input
+        if not is_checked and raw.strip():  # check_inputs does not read standard input
             is_checked = True
             _check_beginning(file, raw, input_format)
         try:
