@@ -485,6 +485,13 @@ WRONG_NUMBERS = [
 ]
 
 
+def test_logs_that_cannot_be_written_are_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("a file")
+    command = [sys.executable, ROOT / "scripts/launch.py", "1", tmp_path / "logs", "script.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.startswith("error: ") and str(tmp_path / "logs") in done.stderr
+
+
 @pytest.mark.parametrize(("device_num", "words", "found"), WRONG_NUMBERS)
 def test_distribute_refuses_a_wrong_number(launch_project: Path, device_num: str, words: str, found: str) -> None:
     done = bash(f"bash scripts/run_distribute.sh pretrain {words}", launch_project, DEVICE_NUM=device_num)
