@@ -7,6 +7,7 @@ load_param_into_net guesses name prefixes. Here parameters are set by exact name
 
 import binascii
 import errno
+import hashlib
 import json
 import logging
 import os
@@ -65,6 +66,13 @@ class Checkpoint:
     path: Path
     values: dict[str, np.ndarray]
     loop_state: dict[str, Any]
+
+    def sha256(self) -> str:
+        """Return a hash of the values, the same for two runs that trained alike; their files hold times, too."""
+        digest = hashlib.sha256()
+        for name, value in sorted(self.values.items()):
+            digest.update(name.encode() + value.tobytes())
+        return digest.hexdigest()
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:

@@ -29,7 +29,6 @@ from src.checkpoints.checkpoint_files import (
 )
 from src.data.batches import FeatureDataset
 from src.data.feature_cache import TRAIN
-from src.data.feature_files import sha256_of
 from src.finetune_eval_model import AnsweringNetwork, PackedNetwork
 from src.finetuning.finetuned_teacher import FinetunedTeacher
 from src.finetuning.report_files import write_report
@@ -286,7 +285,7 @@ class Finetuning(Training):
         selection_split = self.task.dev_splits[0]
         if not training_result or set(splits) - {selection_split}:
             load_backbone(self.scores, contents, needed=("",))
-        report = Report({"checkpoint": contents.path.name, "sha256": sha256_of(contents.path), "step": step})
+        report = Report({"checkpoint": contents.path.name, "sha256": contents.sha256(), "step": step})
         for split in splits:
             if training_result and split == selection_split:
                 result = training_result
