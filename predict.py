@@ -33,9 +33,9 @@ def main(config: PredictConfig) -> int:
         check_address(*address)
         access_log = open_access_log(config.access_log)
     else:
-        files = {config.input: config.input_format} | ({config.search: "auto"} if config.search else {})
+        files = [(config.input, config.input_format), *([(config.search, "auto")] if config.search else [])]
         check_inputs(files, options)
-        for file in files:
+        for file, _ in files:
             check_output(config.output, file)
     device = setup_device(
         "CPU" if config.model.endswith(ONNX_SUFFIX) else config.device_target,

@@ -129,7 +129,7 @@ def test_nested_columns_are_refused_only_where_they_are_used(tmp_path: Path, nes
         rows_of(path, "tags")
     with pytest.raises(DataError, match=r"'tags'"):
         read_examples(path, TextColumns("text", label="2"))
-    check_inputs({str(path): "auto"})
+    check_inputs([(str(path), "auto")])
     [record] = read_records(str(path), "auto", "text")
     assert record.record == {"text": "a", "label": "1"}
 

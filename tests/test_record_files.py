@@ -66,23 +66,23 @@ def test_tables_in_another_encoding_and_sheets(tmp_path: Path) -> None:
         ("a.xlsx", TableOptions(sheet="second")),
         ("b.csv", TableOptions(delimiter=";")),
     ):
-        check_inputs({str(tmp_path / name): "auto"}, options)
+        check_inputs([(str(tmp_path / name), "auto")], options)
         [record] = read_records(str(tmp_path / name), "auto", "text_a", options)
         assert record.record["text_a"] == "很好"
     with pytest.raises(DataError, match=r"a\.csv: .*--encoding gb18030"):
-        check_inputs({str(tmp_path / "a.csv"): "auto"})
+        check_inputs([(str(tmp_path / "a.csv"), "auto")])
     with pytest.raises(DataError, match=r"a\.xlsx has no sheet 'third'"):
-        check_inputs({str(tmp_path / "a.xlsx"): "auto"}, TableOptions(sheet="third"))
+        check_inputs([(str(tmp_path / "a.xlsx"), "auto")], TableOptions(sheet="third"))
     for name in ("a.jsonl", "a.txt", "-"):
         with pytest.raises(ConfigError, match="encoding, sheet and delimiter apply to tables"):
-            check_inputs({name: "auto"}, TableOptions("gb18030"))
+            check_inputs([(name, "auto")], TableOptions("gb18030"))
     (tmp_path / "a.jsonl").write_text('{"text_a": "one"}\n', encoding="utf-8")
-    check_inputs({str(tmp_path / "a.jsonl"): "auto", str(tmp_path / "a.csv"): "auto"}, TableOptions("gb18030"))
+    check_inputs([(str(tmp_path / "a.jsonl"), "auto"), (str(tmp_path / "a.csv"), "auto")], TableOptions("gb18030"))
 
 
 def test_tables_may_be_compressed(tmp_path: Path) -> None:
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"text_a,id\nfine,7\n"))
-    check_inputs({str(tmp_path / "a.csv.gz"): "auto"})
+    check_inputs([(str(tmp_path / "a.csv.gz"), "auto")])
     [record] = read_records(str(tmp_path / "a.csv.gz"), "auto", "text_a")
     assert record.record == {"text_a": "fine", "id": "7"}
 
@@ -97,7 +97,7 @@ def test_plain_lines_keep_their_number(tmp_path: Path) -> None:
         ("table", [(2, {"a": "c", "b": "d"})]),
     ):
         assert records_of(tmp_path / "c.txt", b"a\tb\nc\td\n", input_format) == expected
-        check_inputs({str(tmp_path / "c.txt"): input_format})
+        check_inputs([(str(tmp_path / "c.txt"), input_format)])
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_an_input_that_cannot_be_is_refused_before_work(
     os.mkfifo("pipe")
     before = folder_state(tmp_path)
     with pytest.raises(DataError, match=sentence):
-        check_inputs({name: input_format})
+        check_inputs([(name, input_format)])
     with pytest.raises(DataError, match=sentence):
         list(read_records(name, input_format, "text_a"))
     with pytest.raises(DataError, match=sentence):

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -47,19 +47,20 @@ class NumberedRecord:
     error: str = ""
 
 
-def check_inputs(formats: Mapping[str, str], options: TableOptions = DEFAULTS) -> None:
+def check_inputs(files: Sequence[tuple[str, str]], options: TableOptions = DEFAULTS) -> None:
     """Check files before work starts; standard input is not read.
 
     Args:
-        formats: format of each file, as read_records has them.
+        files: each with its format, as read_records has them.
 
     Raises:
         DataError: a file cannot be read in its format.
         ConfigError: none is a table, to which the options apply.
     """
-    if options != DEFAULTS and TABLE not in itertools.starmap(_format_of, formats.items()):
-        raise ConfigError(f"encoding, sheet and delimiter apply to tables, but {', '.join(formats)} is none")
-    for file, input_format in formats.items():
+    if options != DEFAULTS and TABLE not in itertools.starmap(_format_of, files):
+        names = ", ".join(file for file, _ in files)
+        raise ConfigError(f"encoding, sheet and delimiter apply to tables, and there is none among {names}")
+    for file, input_format in files:
         if _format_of(file, input_format) == TABLE:
             for _ in _open_table(file, options).rows:  # to the end: an error there would waste the answers before it
                 pass

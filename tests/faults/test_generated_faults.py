@@ -260,8 +260,8 @@ def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> No
         lambda: convert_ckpt.main(ConvertConfig(source="hf", target="mindspore", input=name, output="new")),
         lambda: convert_ckpt.main(ConvertConfig(source="mindspore", target="hf", input=name, output=name)),
         lambda: convert_ckpt.main(ConvertConfig(source="tf", target="mindspore", input=name, output="new")),
-        lambda: check_inputs({name: "auto"}),
-        lambda: check_inputs({name: "table"}),
+        lambda: check_inputs([(name, "auto")]),
+        lambda: check_inputs([(name, "table")]),
         lambda: check_output(name, name),
         lambda: check_output_folder(Path(name), "key"),
         lambda: build_tokenizer(name, "", True),
@@ -349,7 +349,7 @@ def test_records(tmp_path: Path, count: int) -> None:
         put(file, "pipe" if through_a_pipe else content)
         if through_a_pipe:
             Thread(target=file.write_bytes, args=[content], daemon=True).start()  # blocks when nobody reads
-        check_inputs({str(file): "auto"})
+        check_inputs([(str(file), "auto")])
         answer_records(predictors[task], read_records(str(file), "auto", "text_a"), str(output))
         for line in output.read_text(encoding="utf-8").split("\n")[:-1]:
             answer = json.loads(line)
