@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dataset import create_pretrain_dataset
 from model_utils.errors import DataError
-from src.data.batches import FeatureDataset, Loading, plan_batches
+from src.data.batches import ROWS_PLANNED, FeatureDataset, Loading, plan_batches
 from src.data.feature_files import Column, Ragged, open_records
 from src.data.packing import Packing
 from src.data.read_ahead import read_ahead
@@ -246,7 +246,7 @@ def test_training_without_shuffling_keeps_the_order_in_buckets(folder, lengths, 
 
 
 def test_training_without_shuffling_keeps_the_order_of_packed_rows(folder):
-    plan = load(folder, shuffle=False, batch_size=4, packing=Packing(1, 1)).plan(0)
+    (plan,) = load(folder, shuffle=False, batch_size=4, packing=Packing(1, 1)).plans(0)
     assert plan.rows.ravel().tolist() == list(range(ROWS // 4 * 4))
 
 
@@ -255,15 +255,20 @@ def test_training_without_shuffling_keeps_the_order_of_packed_rows(folder):
 def test_packed_batches_are_as_large_on_all_ranks(folder, shuffle, evaluation):
     settings = {"shuffle": shuffle, "evaluation": evaluation, "batch_size": 2, "rank_size": 3, "packing": Packing(1, 1)}
     of_rank = [load(folder, rank=rank, **settings) for rank in range(3)]
-    plans, lengths = [dataset.plan(0) for dataset in of_rank], of_rank[0].records.lengths
+    plans, lengths = [next(dataset.plans(0)) for dataset in of_rank], of_rank[0].records.lengths
     tokens = [np.where(plan.rows < 0, 0, lengths[plan.rows]).sum(1) for plan in plans]
     for plan in plans:
         np.testing.assert_array_equal(plan.widths, Packing(1, 1).sizes_for(np.max(tokens, axis=0)))
 
 
+@pytest.fixture(params=[ROWS_PLANNED, ROWS // 3])
+def planned_at_once(request, monkeypatch):
+    monkeypatch.setattr("src.data.batches.ROWS_PLANNED", request.param)
+
+
 @pytest.mark.parametrize("boundaries", [(), (8, 16, 32)])
 @pytest.mark.parametrize("evaluation", [False, True])
-def test_starting_inside_an_epoch_gives_the_rest_of_it(folder, boundaries, evaluation):
+def test_starting_inside_an_epoch_gives_the_rest_of_it(planned_at_once, folder, boundaries, evaluation):
     dataset = load(folder, bucket_boundaries=boundaries, evaluation=evaluation)
     whole = list(dataset.batches(5))
     for start in (1, 7, len(whole) - 1, len(whole)):
@@ -272,7 +277,7 @@ def test_starting_inside_an_epoch_gives_the_rest_of_it(folder, boundaries, evalu
 
 @pytest.mark.parametrize("boundaries", [(), (8, 16, 32)])
 @pytest.mark.parametrize("batch_size", [8, 20, 200])
-def test_evaluation_leaves_out_nothing(folder, boundaries, batch_size):
+def test_evaluation_leaves_out_nothing(planned_at_once, folder, boundaries, batch_size):
     dataset = load(folder, batch_size=batch_size, evaluation=True, bucket_boundaries=boundaries)
     batches = list(dataset.batches(0))
     assert len(batches) == dataset.batches_per_epoch == -(-ROWS // batch_size)
@@ -289,7 +294,7 @@ def test_evaluation_leaves_out_nothing(folder, boundaries, batch_size):
 
 @pytest.mark.parametrize("boundaries", [(), (8, 16, 32)])
 @pytest.mark.parametrize("evaluation", [False, True])
-def test_ranks_share_the_rows(folder, boundaries, evaluation):
+def test_ranks_share_the_rows(planned_at_once, folder, boundaries, evaluation):
     settings = {"bucket_boundaries": boundaries, "evaluation": evaluation, "batch_size": 6, "rank_size": 3}
     of_rank = [list(load(folder, rank=rank, **settings).batches(2)) for rank in range(3)]
     assert {len(batches) for batches in of_rank} == {load(folder, **settings).batches_per_epoch}

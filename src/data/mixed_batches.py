@@ -71,8 +71,8 @@ class MixedDataset:
         for index, dataset in enumerate(self.datasets):
             drawn = np.flatnonzero(tasks == index)
             epochs = range(-(-len(drawn) // dataset.batches_per_epoch))
-            planned = [dataset.plan(epoch).widths for epoch in epochs]
-            widths[drawn] = np.concatenate([np.zeros(0, np.int64), *planned])[: len(drawn)]
+            planned = [np.zeros(0, np.int64), *map(dataset.widths, epochs)]
+            widths[drawn] = np.concatenate(planned)[: len(drawn)]
         _, first, counts = np.unique(np.stack((tasks, widths)), axis=1, return_index=True, return_counts=True)
         return [(int(start), float(count / counts.sum())) for start, count in zip(first, counts, strict=True)]
 

@@ -23,7 +23,8 @@ from model_utils.json_files import parse_json
 from src.data.feature_files import Column, RecordSet
 from src.utils import opened
 
-_INDEX = "SELECT PAGE_ID_BLOB, PAGE_OFFSET_BLOB, PAGE_OFFSET_BLOB_END FROM INDEXES ORDER BY ROW_ID"
+_INDEX = """SELECT ? + PAGE_ID_BLOB * ? + PAGE_OFFSET_BLOB, ? + PAGE_ID_BLOB * ? + PAGE_OFFSET_BLOB_END
+            FROM INDEXES ORDER BY ROW_ID"""
 _PREFIX = 8
 _BITS = np.array([6, 4, 2, 0], np.uint8)
 
@@ -110,14 +111,13 @@ def _spans(file: Path) -> np.ndarray:
         with opened(file.with_name(f"{file.name}.db")):  # sqlite would wait for a pipe without end
             pass
         with contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}.db?mode=ro", uri=True)) as index:
-            dtype = [("page", np.int64), ("start", np.int64), ("end", np.int64)]
-            entries = np.fromiter(index.execute(_INDEX), dtype)
-        page_offsets = header["header_size"] + entries["page"] * header["page_size"]
+            start, page_size = header["header_size"], header["page_size"]
+            numbers = (start + _PREFIX, page_size, start, page_size)
+            return np.fromiter(index.execute(_INDEX, numbers), np.dtype((np.int64, 2)))
     except (ValueError, KeyError, TypeError, OverflowError, MemoryError, sqlite3.Error) as error:
         if isinstance(error, DataError):
             raise
         raise _changed(file, f"its header or its index is damaged: {error}") from error
-    return np.stack([page_offsets + entries["start"] + _PREFIX, page_offsets + entries["end"]], axis=1)
 
 
 def _split(raw: bytes, columns: int) -> list[bytes]:

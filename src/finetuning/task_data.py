@@ -194,7 +194,7 @@ class TaskData:
         sample_loading = replace(loading, packing=packing, seed=self.config.seed)
         epochs = 1 if loading.evaluation else min(MAX_EPOCHS, max(1, ROWS_LOOKED_AT // rows))
         datasets = [FeatureDataset(split_records, sample_loading) for split_records in records]
-        sizes = [dataset.plan(epoch).widths for dataset in datasets for epoch in range(epochs)]
+        sizes = [dataset.widths(epoch) for dataset in datasets for epoch in range(epochs)]
         batch_sizes = np.concatenate(sizes)
         if not len(batch_sizes):
             return packing
