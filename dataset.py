@@ -56,7 +56,7 @@ def _open_dataset(
         return TFRecordDataset(files, loading, find_schema(schema_dir))
     if schema_dir:
         raise DataError(f"schema_dir is {str(schema_dir)!r}, but {location} holds no *.tfrecord files")
-    records = open_records(location, TASK)
+    records = open_records(location, TASK, rank=loading.rank, rank_size=loading.rank_size)
     if TOKENS in records.columns:
         return DynamicMaskDataset(records, loading, masking)
     _check_no_overrides(masking, location)

@@ -152,6 +152,19 @@ def test_damage_is_named_before_mindspore_reads(tmp_path, damage):
         open_records(tmp_path, "test")
 
 
+@pytest.mark.parametrize("damage", sorted(set(DAMAGE) - {"other lengths"}))
+def test_one_of_several_ranks_notices_damage_when_it_opens_the_files(tmp_path, damage):
+    write(tmp_path, [5] * 4)
+    DAMAGE[damage](tmp_path)
+    errors = 0
+    for rank in range(3):
+        try:
+            open_records(tmp_path, "test", rank=rank, rank_size=3)
+        except DataError:
+            errors += 1
+    assert errors == 1
+
+
 def test_files_made_for_something_else_are_refused_with_both_values(tmp_path):
     write(tmp_path, [5] * 4)
     with pytest.raises(

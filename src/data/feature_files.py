@@ -8,8 +8,8 @@ NAME.checksums.npy                    (rows,) uint32, CRC-32 of every row, in th
 NAME.SUFFIX.npy, other files          whatever else belongs to the set
 NAME.facts.json                       the manifest: what the set was made from, and the sha256 of every file
 
-The manifest is written last: a set that has one is complete. Every file is hashed when a set is opened, and every row
-is verified when it is read (src/data/row_reader.py).
+The manifest is written last: a set that has one is complete. Every file is hashed when a set is opened, by several
+ranks in shares, and every row is verified when it is read (src/data/row_reader.py).
 """
 
 import hashlib
@@ -106,13 +106,19 @@ class RecordSet:
 
 
 def open_records(
-    location: str | Path, task: str, if_stated: Mapping[str, Any] | None = None, **expected: Any
+    location: str | Path,
+    task: str,
+    if_stated: Mapping[str, Any] | None = None,
+    rank: int = 0,
+    rank_size: int = 1,
+    **expected: Any,
 ) -> RecordSet:
     """Find and verify a set of feature files.
 
     Args:
         location: the folder that holds the set, or DIR/NAME.mindrecord where it holds several.
         if_stated: entries that must match if the manifest has them; None accepts any value.
+        rank, rank_size: each of several ranks hashes its share of the files. Rows are verified when they are read.
         expected: entries that the manifest must have; None accepts any value.
 
     Raises:
@@ -126,7 +132,7 @@ def open_records(
             raise DataError(
                 f"{path}: the files were made with {name} {shorten(manifest.get(name))}, needed is {value!r}"
             )
-    for name, checksum in manifest["files"].items():
+    for name, checksum in list(manifest["files"].items())[rank::rank_size]:
         file = path.with_name(name)
         if sha256_of(file) != checksum:
             raise DataError(f"{file} is damaged or was replaced: {path.name} has another sha256; make it again")
