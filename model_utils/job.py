@@ -27,12 +27,13 @@ from model_utils.job_machines import LOCAL_SIZE, Machine
 from model_utils.rendezvous import ADDRESS, KEY, LAUNCHER, SILENCE, Rendezvous, RendezvousClient, RendezvousServer
 
 GRACE = 12.0  # s that ranks have to end after one that failed; checkpoints not complete by then are lost
-MAX_PAUSE = 15.0  # s; GRACE + MAX_PAUSE must stay below the 30 s timeout of a CPU's collective
+# s; GRACE + MAX_PAUSE must stay below the 30 s after which a CPU's collective fails: its error would hide the reason
+MAX_PAUSE = 15.0
 POLL_INTERVAL = 0.1  # s between two looks at the ranks and reports to the first machine
 READER_WAIT = 5.0  # s to wait for a slow reader of the output before the failure is reported
 SIGNAL_WAIT = 0.5  # s after which a rank that received the signal itself has logged STOP_MESSAGE
 STOP_MESSAGE = b"asked to stop"  # logged by src/training/stop_signals.py
-START_TIMEOUT = 600  # s for the cluster to form, the default of msrun
+START_TIMEOUT = 600  # s for all machines to join, and then for MindSpore's cluster to form; the default of msrun
 SCHEDULER = [sys.executable, "-P", "-c", "from mindspore import communication; communication.init()"]
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SAVED_CODES = tuple(128 + number for number in SIGNALS)  # exit codes of a rank that saved after a stop request
@@ -99,7 +100,7 @@ class Job:
         self.failure_elsewhere = ""  # why the job has failed on another machine
 
     def join(self) -> None:
-        """Start the rendezvous on the first machine, else connect to it; raise UserError if that fails."""
+        """Meet the other machines at the rendezvous, which the first one starts; raise UserError if that fails."""
         machine = self.machine
         key = self.key.encode()
         if machine.index == 0:
@@ -108,7 +109,6 @@ class Job:
             self.rendezvous_port = RendezvousServer(self.rendezvous, (host, self.rendezvous_port), key).address[1]
         else:
             self.rendezvous = RendezvousClient((machine.address, self.rendezvous_port), key, START_TIMEOUT)
-        self.rendezvous.join(machine.index, machine.size, machine.local_size)
         try:
             self.address = socket.gethostbyname(machine.address)
         except OSError as error:
@@ -116,6 +116,7 @@ class Job:
         if machine.count > 1 and self.address.startswith("127.") and machine.address != self.address:
             found = f"master_addr is {machine.address}, here {self.address}, which other machines do not reach"
             raise UserError(f"{found}: give the first machine's address in their network")
+        self.rendezvous.join(machine.index, machine.size, machine.local_size, START_TIMEOUT)
 
     def start(self) -> None:
         """Start the ranks and, on the first machine, the scheduler."""

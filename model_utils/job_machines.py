@@ -21,6 +21,7 @@ class Engine:
         index: variable with the machine's index, from 0.
         count: variable with the number of machines; "": the engine does not tell.
         names: variable with the names of the machines, or of the first one; "": the engine does not tell.
+        launchers: variable that begins with the number of processes that the engine starts on a machine: one is right.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Engine:
     index: str
     count: str = ""
     names: str = ""
+    launchers: str = ""
 
 
 def first_name(names: str) -> str:
@@ -38,12 +40,25 @@ def first_name(names: str) -> str:
 
 ENGINES = (
     # It stands first: mpirun in a job of Slurm sees the variables of both.
-    Engine("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    Engine(
+        "Open MPI",
+        sign="OMPI_COMM_WORLD_RANK",
+        index="OMPI_COMM_WORLD_RANK",
+        count="OMPI_COMM_WORLD_SIZE",
+        launchers="OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
     # SLURM_STEP_*: set by srun alone, so that a script of sbatch without it is one machine.
-    Engine("Slurm", "SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST"),
+    Engine(
+        "Slurm",
+        sign="SLURM_STEP_NODELIST",
+        index="SLURM_PROCID",
+        count="SLURM_STEP_NUM_TASKS",
+        names="SLURM_STEP_NODELIST",
+        launchers="SLURM_STEP_TASKS_PER_NODE",
+    ),
     Engine("Volcano or ModelArts", "VC_TASK_INDEX", "VC_TASK_INDEX", "MA_NUM_HOSTS", "VC_WORKER_HOSTS"),
     Engine("a Kubernetes Indexed Job", "JOB_COMPLETION_INDEX", "JOB_COMPLETION_INDEX"),
-    Engine("a launcher with torchrun's variables", "NODE_RANK", "NODE_RANK", "NNODES", "MASTER_ADDR"),
+    Engine("a launcher that sets NODE_RANK", "NODE_RANK", "NODE_RANK", "NNODES", "MASTER_ADDR"),
 )
 
 
@@ -91,21 +106,26 @@ def find_machine(
         worker_num, node_rank, master_addr, master_port: msrun's options; None or "": not given.
 
     Raises:
-        ConfigError: a number is missing, is not one or is out of range; the first machine is not known.
+        ConfigError: a number is missing, is not one, is out of range or contradicts the engine; the first machine is
+            not known; the engine starts several launchers on a machine.
     """
     engine = next((engine for engine in ENGINES if engine.sign in environment), None)
     count = _machine_count(local_size, worker_num, engine, environment)
+    if worker_num is None and not engine and (node_rank is not None or master_addr):
+        raise ConfigError(key="worker_num", value=None, expected="the ranks of all machines, beside --node_rank")
     port = _number(environment, "MASTER_PORT", MASTER_PORT) if master_port is None else master_port
     if not 1 <= port < LARGEST_PORT:
         raise ConfigError(key="master_port", value=port, expected=f"1 to {LARGEST_PORT - 1}")
+    if node_rank is not None and not 0 <= node_rank < count:
+        raise ConfigError(key="node_rank", value=node_rank, expected=f"0 to {count - 1}")
     if count == 1:
         return Machine(0, 1, local_size, "127.0.0.1", master_port or 0)
     if node_rank is None:
         if engine is None:
             raise ConfigError(key="node_rank", value=None, expected=f"0 to {count - 1}: the index of this machine")
         node_rank = _number(environment, engine.index, 0)
-    if not 0 <= node_rank < count:
-        raise ConfigError(key="node_rank", value=node_rank, expected=f"0 to {count - 1}")
+        if node_rank >= count:
+            raise ConfigError(key=engine.index, value=node_rank, expected=f"0 to {count - 1} (environment variable)")
     address = master_addr or environment.get("MASTER_ADDR", "")
     if not address and engine:
         address = first_name(environment.get(engine.names, ""))
@@ -117,15 +137,22 @@ def find_machine(
 def _machine_count(
     local_size: int, worker_num: int | None, engine: Engine | None, environment: Mapping[str, str]
 ) -> int:
-    """Return the number of machines; raise ConfigError if worker_num is no multiple of local_size, or needed."""
+    """Return the number of machines; raises as find_machine."""
+    launchers = environment.get(engine.launchers, "1") if engine else "1"
+    if engine and not re.match(r"1\b", launchers):
+        expected = "1: a launcher a machine (srun --ntasks-per-node=1, mpirun --map-by ppr:1:node)"
+        raise ConfigError(key=engine.launchers, value=launchers, expected=expected)
+    count = _number(environment, engine.count, 0) if engine else 0
     if worker_num is not None:
         if worker_num < local_size or worker_num % local_size:
             expected = f"a multiple of the {local_size} processes of a machine"
             raise ConfigError(key="worker_num", value=worker_num, expected=expected)
+        if engine and count and worker_num != count * local_size:
+            expected = f"{count * local_size}: {local_size} on each of {count} machines of {engine.name}"
+            raise ConfigError(key="worker_num", value=worker_num, expected=expected)
         return worker_num // local_size
     if engine is None:
         return 1
-    count = _number(environment, engine.count, 0)
     if not count:
         expected = f"the ranks of all machines, whose number {engine.name} does not tell ({engine.sign} is set)"
         raise ConfigError(key="worker_num", value=None, expected=expected)

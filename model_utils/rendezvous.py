@@ -52,7 +52,8 @@ class Rendezvous:
             values = self._barriers.setdefault(barrier, {})
             values[rank] = (name, value)
             self._barriers.pop(barrier - 1, None)  # it is complete, and those that still read it have its values
-            self._changed.notify_all()
+            if len(values) == self.size:
+                self._changed.notify_all()
             while absent := sorted({*range(self.size)} - {*values}):
                 for other in absent:
                     if other in self._ended:
@@ -74,15 +75,20 @@ class Rendezvous:
         """
         with self._changed:
             self._silences[machine] = 0.0
-            self._ended.update(ended)
-            self._changed.notify_all()
+            if not ended.items() <= self._ended.items():
+                self._ended.update(ended)
+                self._changed.notify_all()
             for rank, reason in self._ended.items():
                 if reason:
                     return "" if rank // self.local_size == machine else f"rank {rank} failed: {reason}"
             return next(filter(None, map(self._too_long_silence, self._silences)), "")
 
-    def join(self, machine: int, size: int, local_size: int) -> None:
-        """Record that a machine takes part; raise UserError if it expects another job, or another one has its index."""
+    def join(self, machine: int, size: int, local_size: int, seconds: float) -> None:
+        """Record that a machine takes part, and wait so many seconds for all others.
+
+        Raises:
+            UserError: it expects another job, another machine has its index, or one has not joined in time.
+        """
         with self._changed:
             if (size, local_size) != (self.size, self.local_size):
                 sizes = f"{local_size} of {size} ranks, but the first machine {self.local_size} of {self.size}"
@@ -90,6 +96,11 @@ class Rendezvous:
             if machine in self._silences:
                 raise UserError(f"two machines of this job have the index {machine}: give each its own --node_rank")
             self._silences[machine] = 0.0
+            self._changed.notify_all()
+            machines = range(self.size // self.local_size)
+            if not self._changed.wait_for(lambda: len(self._silences) == len(machines), seconds):
+                absent = min({*machines} - {*self._silences})
+                raise UserError(f"machine {absent} has not joined the job within {seconds:g} s")
 
     def has_running_ranks(self) -> bool:
         """Return True if a rank has not ended whose machine has joined and is not lost."""
@@ -219,9 +230,9 @@ class RendezvousClient:
         except UserError as error:
             return str(error)
 
-    def join(self, machine: int, size: int, local_size: int) -> None:
+    def join(self, machine: int, size: int, local_size: int, seconds: float) -> None:
         """Call Rendezvous.join; raise its errors."""
-        self._call("its start", SILENCE, "join", machine, size, local_size)
+        self._call("its start", int(seconds) + SILENCE, "join", machine, size, local_size, seconds)
 
     def _call(self, moment: str, max_polls: int | None, method: str, *arguments: Any) -> Any:
         """Return the server's answer to one call.

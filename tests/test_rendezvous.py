@@ -84,10 +84,20 @@ def test_a_rank_whose_launcher_has_ended_ends(server: RendezvousServer) -> None:
 
 def test_machines_of_another_form_or_with_the_same_index_are_refused(server: RendezvousServer) -> None:
     client = RendezvousClient(server.address, KEY)
-    client.join(1, 4, 2)
+    with pytest.raises(UserError, match=r"machine 0 has not joined the job within 0\.1 s"):
+        client.join(1, 4, 2, 0.1)
     for index, size, local_size, named in ((1, 4, 2, "--node_rank"), (0, 4, 1, "--nproc"), (0, 6, 2, "--worker_num")):
         with pytest.raises(UserError, match=named):
-            client.join(index, size, local_size)
+            client.join(index, size, local_size, 0.1)
+
+
+def test_machines_wait_for_each_other(server: RendezvousServer) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(RendezvousClient(server.address, KEY).join, 0, 4, 2, 60)
+        time.sleep(0.2)
+        assert not first.done()
+        RendezvousClient(server.address, KEY).join(1, 4, 2, 60)
+        assert first.result(1) is None
 
 
 def test_a_port_in_use_is_named(server: RendezvousServer) -> None:
@@ -126,7 +136,8 @@ def test_a_server_that_does_not_answer_is_lost(monkeypatch: pytest.MonkeyPatch, 
 # --- machines of a job ---
 
 SLURM = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_NODELIST": "localhost,gpu[03-07]"}
-MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
+SLURM |= {"SLURM_STEP_TASKS_PER_NODE": "1(x3)"}
+MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
 MODEL_ARTS = {"VC_TASK_INDEX": "1", "MA_NUM_HOSTS": "2", "VC_WORKER_HOSTS": "localhost,other"}
 PODS = {"JOB_COMPLETION_INDEX": "1"}
 TORCHRUN = {"NODE_RANK": "1", "NNODES": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
@@ -144,7 +155,8 @@ TORCHRUN = {"NODE_RANK": "1", "NNODES": "2", "MASTER_ADDR": "localhost", "MASTER
         ({}, MODEL_ARTS, 1, 2, 8118),
         ({"worker_num": 4, "master_addr": "localhost"}, PODS, 1, 2, 8118),
         ({}, TORCHRUN, 1, 2, 29500),
-        ({"worker_num": 2}, SLURM, 0, 1, 0),
+        ({"worker_num": 6}, SLURM, 1, 3, 8118),
+        ({"worker_num": 2, "node_rank": 0, "master_addr": "localhost"}, {}, 0, 1, 0),
         ({"node_rank": 0}, TORCHRUN, 0, 2, 29500),
     ],
 )
@@ -165,8 +177,13 @@ def test_a_launcher_finds_its_machine(
         ({"worker_num": 4, "node_rank": 2, "master_addr": "localhost"}, {}, "node_rank"),
         ({"worker_num": 4, "node_rank": 1}, {}, "master_addr"),
         ({"worker_num": 4, "node_rank": 1, "master_addr": "localhost", "master_port": 65535}, {}, "master_port"),
-        ({}, MPI, "master_addr"),
         ({"master_addr": "localhost"}, PODS, "worker_num"),  # which must not train on every machine alone
+        ({"node_rank": 1, "master_addr": "localhost"}, {}, "worker_num"),
+        ({"worker_num": 2, "node_rank": 1, "master_addr": "localhost"}, {}, "node_rank"),
+        ({"worker_num": 2}, SLURM, "worker_num"),
+        ({}, SLURM | {"SLURM_STEP_TASKS_PER_NODE": "2(x3)"}, "SLURM_STEP_TASKS_PER_NODE"),
+        ({}, MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "16"}, "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        ({}, MPI, "master_addr"),
         ({}, SLURM | {"SLURM_STEP_NUM_TASKS": "many"}, "SLURM_STEP_NUM_TASKS"),
     ],
 )

@@ -19,7 +19,7 @@ from src.data.row_reader import RowReader
 
 SEQUENCE_WEIGHTS = "sequence_weights"
 ROW_NUMBERS = "row_numbers"
-ROWS_PLANNED = 2**20  # rows grouped by length at a time: 20 million then take a rank 0.2 GB, all at once 0.9 GB
+ROWS_PLANNED = 2**20  # rows grouped by length at a time; 20 million at once would take 0.9 GB, so they take 0.2 GB
 
 Batch = dict[str, np.ndarray]
 
@@ -47,8 +47,8 @@ class Loading:
         bucket_boundaries: widths in tokens; a batch is padded to the smallest width that fits its rows. A batch holds
             rows of one bucket unless rows keep the order of the files. Empty: one width for all batches.
         packing: adds PACKED_COLUMNS to batches of rows of all lengths; replaces bucket_boundaries.
-        rows_per_update: of all ranks, a multiple of rows_at_once; an epoch of training then has whole updates, the same
-            rows whatever the number of ranks. 0: whole batches.
+        rows_per_update: rows of one update over all ranks, a multiple of rows_at_once. An epoch drops rows that fill no
+            update, so its length does not depend on the number of ranks. 0: it drops only rows that fill no batch.
     """
 
     batch_size: int

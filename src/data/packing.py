@@ -51,7 +51,7 @@ class Packing:
         return pack_texts(ids, segments, mask.sum(1), len(mask), size, self.output_length)
 
     def _split_texts(self, column: np.ndarray) -> np.ndarray:
-        """Reshape interleaved texts (B, L * C) to (B * C, L), one row for each text."""
+        """Reshape interleaved texts of W tokens, (B, W * C), to (B * C, W), one row for each text."""
         rows, width = column.shape
         texts = column.reshape(rows, width // self.texts_per_row, self.texts_per_row).swapaxes(1, 2)
         return texts.reshape(rows * self.texts_per_row, -1)

@@ -25,8 +25,8 @@ from src.training.run_plan import LossScale, Precision, RunPlan
 from src.training.training_config import TrainingConfig
 
 logger = logging.getLogger(__name__)
-# Distance between the dropout seeds of two ranks. Update s of a rank never has the masks of update s + d of another for
-# any d up to UPDATES if there are at most 21 ranks, or for any d below 654,939 if there are 1,024.
+# Distance between the dropout seeds of two ranks, so that none repeats another's masks: update s of a rank never has
+# those of update s + d of another, for any d up to UPDATES with at most 21 ranks, for any d below 654,939 with 1,024.
 RANK_DISTANCE = UPDATES + 1
 # Distance between those of runs with consecutive seeds: 2**31 times the third power of the golden section, so that 20
 # seeds in a row are all far apart.

@@ -30,7 +30,7 @@ from src.training.stop_signals import StopSignals
 from src.training.train_step import TrainStep
 
 logger = logging.getLogger(__name__)
-SYNC_SECONDS = 0.1  # between two synchronisations of ranks; one takes about 1 ms, so that they take 1 % of the time
+SYNC_SECONDS = 0.1  # between two exchanges of stop signals; one takes about 1 ms, so that they take 1 % of the time
 MAX_UPDATES_PER_SYNC = 20  # so that a stop is obeyed soon where updates become slower
 AHEAD = 4  # updates whose micro-batches are made while a GPU or Ascend computes; a CPU has no cores to spare
 
