@@ -255,8 +255,8 @@ def test_last_columns_may_be_missing_altogether(tmp_path):
         ("a.json", '[{"text": "a", "label": 1}, 3]\n', r"line 2 is not a JSON object"),
         ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "b"}\n', r"line 2 has no text or number as 'label'"),
         ("a.jsonl", '{"text": ["a"], "label": 1}\n', r"line 1 has no text or number as 'text'"),
-        ("a.xlsx", "text\tlabel\n", r"a\.xlsx is not an Excel workbook"),
-        ("a.xls", "text\tlabel\n", r"a\.xls is not an Excel workbook"),
+        ("a.xlsx", "text\tlabel\n", r"a\.xlsx is damaged, locked or not an Excel workbook"),
+        ("a.xls", "text\tlabel\n", r"a\.xls is damaged, locked or not an Excel workbook"),
         ("a.pdf", "text", r"a\.pdf .*\.tsv, \.txt, \.csv"),
     ],
 )
@@ -271,7 +271,7 @@ def test_a_damaged_workbook(tmp_path):
     content = bytearray(path.read_bytes())
     content[len(content) // 3 : len(content) // 2] = bytes(len(content) // 2 - len(content) // 3)
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"a\.xlsx is not an Excel workbook, or is damaged"):
+    with pytest.raises(DataError, match=r"a\.xlsx is damaged, locked or not an Excel workbook"):
         rows_of(path)
 
 

@@ -15,11 +15,12 @@ from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
 from model_utils.errors import DataError, shorten
 from model_utils.files import open_atomically, write_atomically, write_text
 from src.tasks.prediction_table import table_text
-from src.text.workbooks import MAX_COLUMNS, MAX_ROWS
 
 WORKBOOK = ".xlsx"
 TSV = ".tsv"
 ENDINGS = (".csv", TSV, WORKBOOK)
+MAX_ROWS = 1_048_576  # Excel's limits for a sheet
+MAX_COLUMNS = 16_384
 MAX_CELL_CHARACTERS = 32_767  # of a workbook's cell, in UTF-16 units
 MAX_EXACT_DIGITS = 15  # of a number that Excel keeps exactly
 

@@ -1,37 +1,24 @@
-"""Workbooks with things twice, out of order or beyond Excel's limits are read right or refused by sheet and row."""
-
-import resource
-import time
-import warnings
-import zipfile
+"""Workbooks as programs other than openpyxl write them: values, sheets and damage."""
 
 import pytest
+from openpyxl import Workbook
+from openpyxl.chart import BarChart
 
 from model_utils.errors import DataError
 from src.text.text_tables import read_table
-from tests.faults.cases import only_sentences
 from tests.faults.workbooks import (
     CELLS,
     HEADER,
-    MAIN,
     OFFICE,
-    as_strict,
-    claim_size,
     row,
     rows_of,
     sheet_xml,
     workbook_parts,
-    write_bomb,
     write_workbook,
 )
 
 TWO_ROWS = [(2, ["good2", "1"]), (3, ["good3", "1"])]
 TEXT = '<c t="inlineStr"><is><t>{}</t></is></c>'
-MEMORY = 300 << 20  # bytes that the process may grow by
-
-
-def peak_memory():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def read(path):
@@ -62,56 +49,25 @@ def test_rows_that_are_read(tmp_path, rows, expected):
 
 
 @pytest.mark.parametrize(
-    ("rows", "number"),
+    "cell",
     [
-        (HEADER + row(3) + row(2), 2),
-        (HEADER + row(2) + row(2), 2),
-        (row(2) + HEADER, 1),
-        (HEADER + '<row r="0"/>', 0),
-        (HEADER + row(2) + '<row r="-7"/>', -7),
-        (HEADER + '<row r="x"/>', 1),
-        (HEADER + row(2) + f'<row r="2000000000">{CELLS.format(2000000000)}</row>', 2000000000),
-        (HEADER + f'<row r="1048577">{CELLS.format(1048577)}</row>', 1048577),
-        (HEADER + '<row r="1048576"/><row/>', 1048577),
-        *[
-            (rows_of(CELLS.format(2), cells), 3)
-            for cells in (
-                '<c r="B3"><v>1</v></c><c r="A3"><v>1</v></c>',
-                '<c r="A3"><v>1</v></c><c r="A3"><v>2</v></c>',
-                '<c r="A3"><v>1</v></c><c r="B3"><v>1</v></c><c r="B3"><v>2</v></c>',
-                '<c r="B3"><v>1</v></c><c r="B2"><v>1</v></c>',
-                '<c r="A3"><v>1</v><v>2</v></c>',
-                '<c r="A3" t="inlineStr"><v>0</v><is><t>a</t></is></c>',
-                '<c r="A3" t="inlineStr"><is><t>a</t></is><is><t>b</t></is></c>',
-                '<c r="A4"><v>1</v></c>',
-                '<c r="XFE3"><v>1</v></c>',
-                '<c r="ZZZZ3"><v>1</v></c>',
-                '<c r="3"><v>1</v></c>',
-                '<c r="A"><v>1</v></c>',
-                '<c r="XFD3"/><c/>',
-                '<c t="s"><v>3</v></c>',
-                '<c t="s"><v>-1</v></c>',
-                '<c t="s"><v>x</v></c>',
-                '<c t="n"><v>word</v></c>',
-                "<c><v>1_000</v></c>",
-                f"<c><v>{'9' * 5000}</v></c>",
-                '<c t="b"><v>7</v></c>',
-                '<c t="d"><v>yesterday</v></c>',
-                '<c t="new"><v>1</v></c>',
-                '<c s="red"><v>1</v></c>',
-            )
-        ],
+        '<c t="s"><v>3</v></c>',
+        '<c t="s"><v>x</v></c>',
+        '<c t="n"><v>word</v></c>',
+        '<c t="b"><v>word</v></c>',
+        '<c t="d"><v>yesterday</v></c>',
+        '<c s="red"><v>1</v></c>',
+        '<c r="A"><v>1</v></c>',
+        f"<c><v>{'9' * 5000}</v></c>",
     ],
 )
-@pytest.mark.parametrize("strings", [None, "<si><t>a</t></si><si><t>b</t></si>"])
-def test_rows_that_are_refused(tmp_path, rows, number, strings):
-    path = write_workbook(tmp_path / "a.xlsx", workbook_parts({"Data": sheet_xml(rows)}, strings))
-    with pytest.raises(DataError, match=rf"a\.xlsx: row {number} of sheet 'Data'") as error:
-        list(read_table(path).rows)
+def test_damaged_cells(tmp_path, cell):
+    with pytest.raises(DataError, match=r"a\.xlsx is damaged") as error:
+        cell_texts(tmp_path, cell, strings="<si><t>a</t></si>")
     assert len(str(error.value)) < 500 and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("dimension", ["A1", "A1:B1", "A1:XFD1048576", "B2:A1", "A1:ZZZ9999999999", "", "?"])
+@pytest.mark.parametrize("dimension", ["A1", "A1:B1", "A1:XFD1048576", "B2:A1", "A1:ZZZ9999999999", ""])
 def test_the_size_that_a_sheet_declares_does_not_matter(tmp_path, dimension):
     sheet = sheet_xml(HEADER + row(2) + row(3), f'<dimension ref="{dimension}"/>')
     assert read(write_workbook(tmp_path / "a.xlsx", workbook_parts({"Data": sheet}))) == TWO_ROWS
@@ -119,13 +75,13 @@ def test_the_size_that_a_sheet_declares_does_not_matter(tmp_path, dimension):
 
 def test_texts(tmp_path):
     strings = (
-        "<si><t>plain</t></si><si><r><rPr><b/></rPr><t>bo</t></r><r><t>th</t></r><rPh><t>sound</t></rPh></si><si/>"
-        "<si><t>a_x000D_b_x005F_x000D_c</t></si>"
+        "<si><t>plain</t></si><si><r><rPr><b/></rPr><t>bo</t></r><r><t>th</t></r>"
+        '<rPh sb="0" eb="4"><t>sound</t></rPh></si><si/><si><t>a_x000D_b</t></si>'
     )
     cells = [f'<c t="s"><v>{number}</v></c>' for number in (0, 1, 2, 3)]
     cells += ['<c t="inlineStr"><is><r><t>ri</t></r><r><t xml:space="preserve">ch </t></r></is></c>']
     cells += ['<c t="str"><f>A1&amp;A2</f><v>result</v></c>', '<c t="str"><f>""</f><v></v></c>']
-    expected = ["plain", "both", "", "a\rb_x000D_c", "rich ", "result", ""]
+    expected = ["plain", "both", "", "a\rb", "rich ", "result", ""]
     assert cell_texts(tmp_path, *cells, strings=strings) == expected
 
 
@@ -167,20 +123,20 @@ def test_dates(tmp_path, date1904, day):
     assert cell_texts(tmp_path, *cells, styles=styles, book=date1904) == expected
 
 
-@pytest.mark.parametrize(
-    "cell", ['<c t="e"><v>#N/A</v></c>', "<c><f>1+1</f></c>", "<c><f>1+1</f><v/></c>", "<c><v>1e999</v></c>"]
-)
-def test_cells_without_a_value_that_is_text_matter_where_they_are_read(tmp_path, caplog, cell):
+@pytest.mark.parametrize("cell", ['<c t="e"><v>#N/A</v></c>', "<c><v>1e999</v></c>"])
+def test_cells_without_a_value_that_is_text_matter_where_they_are_read(tmp_path, cell):
     path = write_workbook(tmp_path / "a.xlsx", workbook_parts({"Data": sheet_xml(rows_of(cell + "<c><v>1</v></c>"))}))
     assert list(read_table(path).select(["label"])) == [(2, ["1"])]
-    assert "row 2 of sheet 'Data'" in caplog.text
     with pytest.raises(DataError, match="line 2"):
         read(path)
 
 
-def test_strict_workbooks(tmp_path):
-    parts = as_strict(workbook_parts({"Data": sheet_xml(HEADER + row(2) + row(3))}))
-    assert read(write_workbook(tmp_path / "a.xlsx", parts)) == TWO_ROWS
+def test_strict_workbooks_are_refused(tmp_path):
+    parts = workbook_parts({"Data": sheet_xml(HEADER + row(2))})
+    strict = "http://purl.oclc.org/ooxml/officeDocument/relationships"
+    parts["xl/book.xml"] = parts["xl/book.xml"].replace(OFFICE, strict)
+    with pytest.raises(DataError, match="Strict Open XML; save it as"):
+        read(write_workbook(tmp_path / "a.xlsx", parts))
 
 
 # --- sheets ---
@@ -208,22 +164,12 @@ def test_hidden_sheets_are_passed_over_with_a_warning(tmp_path, caplog):
 
 
 def test_chart_sheets_are_no_tables(tmp_path):
-    parts = workbook_parts({"Chart": "<chartsheet/>", "Data": sheet_xml(HEADER + row(2) + row(3))})
-    relations = "xl/_rels/book.xml.rels"
-    parts[relations] = parts[relations].replace("worksheet", "chartsheet", 1)
-    assert read(write_workbook(tmp_path / "a.xlsx", parts)) == TWO_ROWS
-    parts[relations] = parts[relations].replace("worksheet", "chartsheet")
-    with pytest.raises(DataError, match="worksheet"):
-        read(write_workbook(tmp_path / "a.xlsx", parts))
-
-
-def test_merged_cells_are_named_before_a_row_that_is_empty_by_them(tmp_path, caplog):
-    merged = '<mergeCells count="1"><mergeCell ref="A2:A3"/></mergeCells>'
-    path = write_workbook(
-        tmp_path / "a.xlsx", workbook_parts({"Data": sheet_xml(HEADER + row(2) + row(3), "", merged)})
-    )
-    next(read_table(path).rows)
-    assert "A2:A3" in caplog.text and "'Data'" in caplog.text
+    book = Workbook()
+    book.active.append(["text", "label"])
+    book.active.append(["good2", 1])
+    book.create_chartsheet("Chart", 0).add_chart(BarChart())
+    book.save(tmp_path / "a.xlsx")
+    assert read(tmp_path / "a.xlsx") == TWO_ROWS[:1]
 
 
 # --- files ---
@@ -235,135 +181,18 @@ def plain_parts():
 
 @pytest.mark.parametrize("part", sorted(plain_parts()))
 def test_missing_empty_and_damaged_parts(tmp_path, part):
-    needed = part not in ("xl/strings.xml", "xl/styles.xml")
     for content in (None, "", "<a><b></a>", "<worksheet/>", plain_parts()[part][:-1]):
         parts = plain_parts()
         del parts[part]
         if content is not None:
             parts[part] = content
         path = write_workbook(tmp_path / "a.xlsx", parts)
-        if not needed and content is None:
+        if part == "xl/styles.xml" and content is None:
             assert read(path) == TWO_ROWS
-        elif needed or content != "<worksheet/>":
+        elif part not in ("xl/strings.xml", "xl/styles.xml") or content != "<worksheet/>":
             with pytest.raises(DataError, match=r"a\.xlsx") as error:
                 read(path)
             assert "\n" not in str(error.value) and len(str(error.value)) < 500
-
-
-def test_parts_that_are_there_twice(tmp_path):
-    with warnings.catch_warnings(action="ignore"):
-        path = write_workbook(tmp_path / "a.xlsx", plain_parts(), repeated=["xl/sheet1.xml"])
-    with pytest.raises(DataError, match=r"xl/sheet1\.xml"):
-        read(path)
-
-
-RELATIONS = "</Relationships>"
-RELATION = f'<Relationship Id="{{}}" Type="{OFFICE}/{{}}" Target="/xl/other.xml"/>'
-
-
-@pytest.mark.parametrize(
-    ("part", "end", "xml", "name"),
-    [
-        ("_rels/.rels", RELATIONS, RELATION.format("x", "officeDocument"), "officeDocument"),
-        ("xl/_rels/book.xml.rels", RELATIONS, RELATION.format("w1", "worksheet"), "w1"),
-        ("xl/_rels/book.xml.rels", RELATIONS, RELATION.format("x", "sharedStrings"), "sharedStrings"),
-        ("xl/_rels/book.xml.rels", RELATIONS, RELATION.format("x", "styles"), "styles"),
-        ("xl/book.xml", "</workbook>", '<workbookPr/><workbookPr date1904="1"/>', "workbookPr"),
-        ("xl/book.xml", "</workbook>", "<sheets/>", "sheets"),
-        ("xl/styles.xml", "</styleSheet>", "<cellXfs/><cellXfs/>", "cellXfs"),
-        (
-            "xl/styles.xml",
-            "</styleSheet>",
-            '<numFmt numFmtId="1" formatCode="0"/><numFmt numFmtId="1" formatCode="y"/>',
-            "1",
-        ),
-        ("xl/sheet1.xml", "</worksheet>", "<sheetData/>", "sheetData"),
-        ("xl/sheet1.xml", "</row>", "<row/>", "row"),
-        ("xl/sheet1.xml", "</c>", '<c r="B1"><v>1</v></c>', "c"),
-    ],
-)
-def test_what_a_part_says_twice(tmp_path, part, end, xml, name):
-    parts = plain_parts()
-    parts[part] = parts[part].replace(end, xml + end)
-    with pytest.raises(DataError, match=rf"\b{name}' twice"):
-        read(write_workbook(tmp_path / "a.xlsx", parts))
-
-
-def test_other_programs_elements_of_the_same_name_are_passed_over(tmp_path):
-    extension = '<workbookPr/><extLst><ext><x15:workbookPr chartTrackingRefBase="1"/></ext></extLst>'
-    parts = workbook_parts({"Data": sheet_xml(HEADER + row(2) + row(3))}, book=extension)
-    assert read(write_workbook(tmp_path / "a.xlsx", parts)) == TWO_ROWS
-
-
-def test_what_would_take_the_square_of_its_length_is_refused_at_once(tmp_path):
-    number = rows_of(f"<c><v>{'1' * 1_000_000}.x</v></c>")
-    code = f'<numFmts><numFmt numFmtId="170" formatCode="{"[" * 300_000}"/></numFmts>'
-    styles = f'{code}<cellXfs><xf numFmtId="170"/></cellXfs>'
-    deep = "<a>" * 1_000_000
-    attributes = "<a " + " ".join(f'a{index}=""' for index in range(500_000)) + "/>"
-    for parts in (
-        workbook_parts({"Data": sheet_xml(number)}),
-        workbook_parts({"Data": sheet_xml(HEADER)}, styles=styles),
-        workbook_parts({"Data": sheet_xml(HEADER, behind=deep)}),
-        workbook_parts({"Data": sheet_xml(HEADER, behind=attributes)}),
-    ):
-        start = time.process_time()
-        with pytest.raises(DataError):
-            read(write_workbook(tmp_path / "a.xlsx", parts))
-        assert time.process_time() - start < 5
-
-
-def test_what_would_take_the_product_of_two_sizes_is_read_soon(tmp_path):
-    rows = HEADER.replace("B1", "XFD1") + "".join(row(number) for number in range(2, 5000))
-    parts = workbook_parts({"Data": sheet_xml(rows)})
-    empty = workbook_parts({"Data": sheet_xml("<row/>" * 20_000)})
-    empty["xl/book.xml"] = empty["xl/book.xml"].replace("</sheets>", '<sheet name="x" r:id="w1"/>' * 2000 + "</sheets>")
-    only_sentences(lambda: read(write_workbook(tmp_path / "a.xlsx", parts)))
-    only_sentences(lambda: read(write_workbook(tmp_path / "a.xlsx", empty)))
-
-
-def test_entities_are_refused(tmp_path):
-    for entity in ('<!ENTITY a "aaa">', '<!ENTITY a SYSTEM "file:///etc/hostname">'):
-        parts = plain_parts()
-        parts["xl/sheet1.xml"] = f"<!DOCTYPE x [{entity}]>" + parts["xl/sheet1.xml"].replace("good2", "&a;")
-        with pytest.raises(DataError, match="document type"):
-            read(write_workbook(tmp_path / "a.xlsx", parts))
-
-
-@pytest.mark.parametrize(
-    ("part", "xml", "filling"),
-    [
-        ("xl/sheet1.xml", sheet_xml(HEADER + '<row r="2"><c t="inlineStr"><is><t>*</t></is></c></row>'), b"a"),
-        ("xl/sheet1.xml", sheet_xml(HEADER + '<row r="2">*</row>'), b"<c/>"),
-        ("xl/sheet1.xml", sheet_xml(HEADER + "*"), b"<row/>"),
-        ("xl/sheet1.xml", f'<worksheet xmlns="{MAIN}">*</worksheet>', b"<x/>"),
-        ("xl/strings.xml", f'<sst xmlns="{MAIN}">*</sst>', b"<si/>"),
-        ("xl/styles.xml", f'<styleSheet xmlns="{MAIN}"><cellXfs>*</cellXfs></styleSheet>', b"<xf/>"),
-        ("docProps/unused.xml", "*", b"a"),
-    ],
-)
-@pytest.mark.parametrize("megabytes", [1, 120])
-def test_memory_is_bounded(tmp_path, part, xml, filling, megabytes):
-    if megabytes > 1 and filling != b"a":
-        pytest.skip("the size is looked at before the contents")
-    path = write_bomb(tmp_path / "a.xlsx", {**plain_parts(), part: xml}, part, megabytes, filling)
-    before = peak_memory()
-    only_sentences(lambda: read(path))
-    assert peak_memory() - before < MEMORY
-    if megabytes > 1:
-        with pytest.raises(DataError, match=r"120 MB"):
-            read(path)
-
-
-def test_sizes_that_lie(tmp_path):
-    xml = sheet_xml(HEADER + '<row r="2"><c t="inlineStr"><is><t>*</t></is></c></row>')
-    for size in (0, 100, 1 << 20):
-        path = write_bomb(tmp_path / "a.xlsx", {**plain_parts(), "xl/sheet1.xml": xml}, "xl/sheet1.xml", 60, b"a")
-        claim_size(path, "xl/sheet1.xml", size)
-        before = peak_memory()
-        with pytest.raises(DataError, match=r"a\.xlsx"):
-            read(path)
-        assert peak_memory() - before < MEMORY
 
 
 @pytest.mark.parametrize(
@@ -375,11 +204,3 @@ def test_files_that_are_no_workbooks(tmp_path, name, content):
     with pytest.raises(DataError, match=name) as error:
         read(tmp_path / name)
     assert "\n" not in str(error.value) and len(str(error.value)) < 500
-
-
-def test_other_ways_of_packing_are_refused(tmp_path):
-    with zipfile.ZipFile(tmp_path / "a.xlsx", "w", zipfile.ZIP_LZMA) as archive:
-        for name, xml in plain_parts().items():
-            archive.writestr(name, xml)
-    with pytest.raises(DataError, match="compression"):
-        read(tmp_path / "a.xlsx")

@@ -1,15 +1,12 @@
-"""Workbooks made from raw XML, as no library writes them: parts, rows and cells missing, repeated, out of order."""
+"""Workbooks made from raw XML, as openpyxl does not write them."""
 
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+TYPE = "application/vnd.openxmlformats-officedocument.spreadsheetml."
 OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
-STRICT = {
-    MAIN: "http://purl.oclc.org/ooxml/spreadsheetml/main",
-    OFFICE: "http://purl.oclc.org/ooxml/officeDocument/relationships",
-}
 HEADER = (
     '<row r="1"><c r="A1" t="inlineStr"><is><t>text</t></is></c><c r="B1" t="inlineStr"><is><t>label</t></is></c></row>'
 )
@@ -27,9 +24,9 @@ def rows_of(*cells: str) -> str:
     return HEADER + "".join(rows)
 
 
-def sheet_xml(rows: str, before: str = "", behind: str = "") -> str:
+def sheet_xml(rows: str, before: str = "") -> str:
     """Return a worksheet's XML."""
-    return f'<worksheet xmlns="{MAIN}">{before}<sheetData>{rows}</sheetData>{behind}</worksheet>'
+    return f'<worksheet xmlns="{MAIN}">{before}<sheetData>{rows}</sheetData></worksheet>'
 
 
 def workbook_parts(
@@ -48,11 +45,8 @@ def workbook_parts(
         states: hidden or veryHidden, by title.
         book: elements in front of the list of sheets.
     """
-    parts = {
-        "_rels/.rels": f'<Relationships><Relationship Id="b" Type="{OFFICE}/officeDocument" Target="xl/book.xml"/>'
-        "</Relationships>",
-        "xl/styles.xml": f'<styleSheet xmlns="{MAIN}">{styles}</styleSheet>',
-    }
+    parts = {"xl/styles.xml": f'<styleSheet xmlns="{MAIN}">{styles}</styleSheet>'}
+    types = f'<Override PartName="/xl/book.xml" ContentType="{TYPE}sheet.main+xml"/>'
     relations = [f'<Relationship Id="s" Type="{OFFICE}/styles" Target="styles.xml"/>']
     listed = []
     for number, (title, xml) in enumerate(sheets.items(), 1):
@@ -62,49 +56,18 @@ def workbook_parts(
         listed.append(f'<sheet name="{title}" sheetId="{number}" state="{state}" r:id="w{number}"/>')
     if strings is not None:
         relations.append(f'<Relationship Id="t" Type="{OFFICE}/sharedStrings" Target="strings.xml"/>')
+        types += f'<Override PartName="/xl/strings.xml" ContentType="{TYPE}sharedStrings+xml"/>'
         parts["xl/strings.xml"] = f'<sst xmlns="{MAIN}">{strings}</sst>'
     parts["xl/_rels/book.xml.rels"] = f"<Relationships>{''.join(relations)}</Relationships>"
+    parts["[Content_Types].xml"] = f"<Types>{types}</Types>"
     sheets_xml = f"<sheets>{''.join(listed)}</sheets>"
     parts["xl/book.xml"] = f'<workbook xmlns="{MAIN}" xmlns:r="{OFFICE}">{book}{sheets_xml}</workbook>'
     return parts
 
 
-def as_strict(parts: Mapping[str, str]) -> dict[str, str]:
-    """Return the parts in the namespaces of "Strict Open XML"."""
-    for transitional, strict in STRICT.items():
-        parts = {name: xml.replace(transitional, strict) for name, xml in parts.items()}
-    return parts
-
-
-def write_workbook(path: Path, parts: Mapping[str, str], repeated: Sequence[str] = ()) -> Path:
-    """Write parts, some of them twice, as a workbook."""
+def write_workbook(path: Path, parts: Mapping[str, str]) -> Path:
+    """Write parts as a workbook."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in (*parts, *repeated):
-            archive.writestr(name, parts[name])
+        for name, xml in parts.items():
+            archive.writestr(name, xml)
     return path
-
-
-def write_bomb(path: Path, parts: Mapping[str, str], part: str, megabytes: int, filling: bytes) -> Path:
-    """Write a workbook of which a part has as many megabytes of filling where its XML has a *."""
-    before, behind = parts[part].encode().split(b"*")
-    piece = filling * ((1 << 20) // len(filling))
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        for name in parts.keys() - {part}:
-            archive.writestr(name, parts[name])
-        with archive.open(part, "w") as target:
-            target.write(before)
-            for _ in range(megabytes):
-                target.write(piece)
-            target.write(behind)
-    return path
-
-
-def claim_size(path: Path, part: str, size: int) -> None:
-    """Write another unpacked size of a part into the headers of a workbook."""
-    content = bytearray(path.read_bytes())
-    for signature, size_at, name_at in ((b"PK\3\4", 22, 30), (b"PK\1\2", 24, 46)):
-        start = content.find(signature)
-        while content[start + name_at : start + name_at + len(part)] != part.encode():
-            start = content.index(signature, start + 1)
-        content[start + size_at : start + size_at + 4] = size.to_bytes(4, "little")
-    path.write_bytes(content)
