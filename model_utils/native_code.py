@@ -2,21 +2,18 @@
 
 import atexit
 import ctypes
-import errno
 import functools
 import hashlib
 import logging
 import os
 import shutil
-import signal
-import stat
 import subprocess
 import tempfile
 from pathlib import Path
 
 from model_utils.cpu import cpu_info
 from model_utils.errors import DeviceError, shorten
-from model_utils.files import is_sealed, scratch_folder, sealed, sync_to_disk
+from model_utils.files import write_atomically
 
 logger = logging.getLogger(__name__)
 COMPILERS = ("c++", "g++", "clang++")  # the first that is installed; the environment variable CXX overrides them
@@ -57,27 +54,12 @@ def _load(source: Path) -> tuple[Path, ctypes.CDLL]:
     """Build and load the library of a C++ file; in a temporary folder if the cached one cannot be built or loaded."""
     try:
         library = build_library(source)
-        return library, _load_checked(library)
-    except OSError as error:  # the cache takes no files, lets none run, or has a library of another system
+        return library, ctypes.CDLL(str(library))
+    except DeviceError:  # is a RuntimeError
+        raise
+    except (OSError, RuntimeError) as error:  # no home, no writing, no running of files, or a library of another system
         library = build_library(source, folder=_temporary_folder(str(error)))
-        return library, _load_checked(library)
-
-
-def _load_checked(library: Path) -> ctypes.CDLL:
-    """Load a library that passes _open_intact; raise OSError for any other.
-
-    It is loaded through the checked descriptor, even if its path has been replaced since. The descriptor stays open,
-    because the loader caches libraries by name and would return this one for a later file with the same descriptor
-    number. MindSpore, which loads by path, gets the same library as long as the file is the same.
-    """
-    descriptor = _open_intact(library)
-    if descriptor is None:
-        raise OSError(errno.EPERM, "other users can write to it, or it is damaged", str(library))
-    try:
-        return ctypes.CDLL(f"/proc/self/fd/{descriptor}")
-    except OSError as error:
-        os.close(descriptor)
-        raise OSError(errno.ELIBBAD, str(error), str(library)) from error
+        return library, ctypes.CDLL(str(library))
 
 
 def _loading_obstacle(library: Path) -> str:
@@ -122,11 +104,12 @@ def build_library(source: Path, folder: Path | None = None) -> Path:
 
     Args:
         source: C++ file; the headers beside it are part of the library.
-        folder: folder of the library; None: the user's cache.
+        folder: folder of the library, which is made if it is missing; None: the user's cache.
 
     Raises:
         DeviceError: there is no compiler, or it rejects the source.
-        OSError: the folder does not support writing or locks.
+        OSError: the folder cannot be made or written.
+        RuntimeError: the user has no home.
     """
     command = check_compiler()
     compiler = " ".join(command)
@@ -135,19 +118,12 @@ def build_library(source: Path, folder: Path | None = None) -> Path:
     inputs = "\0".join((*sources, compiler, version, *FLAGS, cpu_description()))
     folder = (folder or _cache_folder()).resolve()
     library = folder / f"{source.parent.name}-{hashlib.sha256(inputs.encode()).hexdigest()[:16]}.so"
-    descriptor = _open_intact(library)
-    if descriptor is not None:
-        os.close(descriptor)
+    if library.exists():
         return library
     logger.info(f"compiling {source.name} with {compiler}, once: {library}")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        with scratch_folder(library) as scratch:
-            new_library = scratch / library.name
-            _run_compiler([*command, *FLAGS, str(source), "-o", str(new_library)])
-            new_library.write_bytes(sealed(new_library.read_bytes()))
-            new_library.chmod(0o700)  # the umask may let the group write
-            sync_to_disk(new_library)
-            new_library.replace(library)
+        write_atomically(library, lambda file: _run([*command, *FLAGS, str(source), "-o", str(file)], check=True))
     except subprocess.CalledProcessError as error:
         raise DeviceError(f"{compiler} cannot compile {source}: {shorten(error.stderr.strip())}") from error
     except subprocess.TimeoutExpired as error:
@@ -159,85 +135,20 @@ def _compiler_version(command: list[str]) -> str:
     """Return the output of `COMPILER --version`; raise DeviceError if it does not end."""
     version_command = [*command, "--version"]
     try:
-        return subprocess.run(
-            version_command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS, check=False
-        ).stdout
+        return _run(version_command).stdout
     except subprocess.TimeoutExpired as error:
         raise DeviceError(f"`{' '.join(version_command)}` has not ended in {SECONDS} s") from error
 
 
-def _open_intact(library: Path) -> int | None:
-    """Return a descriptor of a library that is complete and that only this user can write to, else None.
-
-    Loading a truncated library can kill the process, and one that others wrote can run any code.
-    """
-    try:
-        descriptor = os.open(library, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    status = os.fstat(descriptor)
-    if stat.S_ISREG(status.st_mode) and not _others_can_change(status):
-        with open(descriptor, "rb", closefd=False) as file:
-            content = file.read()
-        if is_sealed(content):
-            return descriptor
-    os.close(descriptor)
-    return None
-
-
-def _others_can_change(status: os.stat_result) -> bool:
-    """Return True if a user other than this one and root owns the file or can write to it."""
-    is_foreign = status.st_uid not in (0, os.geteuid())
-    return is_foreign or bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
-
-
-def _unsafe_folder(folder: Path) -> Path | None:
-    """Return the first of a folder and its parents in which other users can replace files, or None."""
-    if _others_can_change(folder.stat()):
-        return folder
-    for parent in folder.parents:
-        status = parent.stat()
-        is_sticky = status.st_uid in (0, os.geteuid()) and status.st_mode & stat.S_ISVTX  # like /tmp
-        if _others_can_change(status) and not is_sticky:
-            return parent
-    return None
-
-
-def _run_compiler(command: list[str]) -> None:
-    """Run a compiler; after a timeout or interrupt its whole process group is killed, since g++ starts subprocesses."""
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+def _run(command: list[str], check: bool = False) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS, check=check
     )
-    try:
-        _, errors = process.communicate(timeout=SECONDS)
-    except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        raise
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, command, stderr=errors)
 
 
 def _cache_folder() -> Path:
-    """Return the user's cache folder if only this user can write to it, else a new temporary folder."""
-    try:
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "albert-mindspore"
-        for missing in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
-            missing.mkdir(mode=0o700, exist_ok=True)
-        unsafe = _unsafe_folder(folder.resolve())
-        if unsafe is None:
-            return folder
-        reason = (
-            f"{folder} is not a folder that this user alone can write to (check the owner and the mode of {unsafe})"
-        )
-    except (OSError, RuntimeError) as error:
-        reason = f"there is no cache folder: {error}"
-    return _temporary_folder(reason)
+    """Return the user's cache folder; raise RuntimeError if the user has no home."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "albert-mindspore"
 
 
 def _temporary_folder(reason: str) -> Path:
