@@ -62,9 +62,7 @@ class Built:
 
 
 @pytest.mark.oracles
-@pytest.mark.parametrize(
-    "content", [Built(bytearray, 1 << 40), Built(print, "run"), {"a": {"b": 1}}, [1, 2], 7, {"a": None}]
-)
+@pytest.mark.parametrize("content", [Built(print, "run"), {"a": {"b": 1}}, [1, 2], 7, {"a": None}])
 def test_pickles_of_something_else(torch: ModuleType, tmp_path: Path, content: Any, capsys: Any) -> None:
     file = tmp_path / "pytorch_model.bin"
     members = members_of(saved(torch, file))
@@ -73,14 +71,6 @@ def test_pickles_of_something_else(torch: ModuleType, tmp_path: Path, content: A
     with pytest.raises(CheckpointError, match=r"pytorch_model\.bin"):
         read_weights(tmp_path)
     assert capsys.readouterr().out == ""
-
-
-@pytest.mark.oracles
-def test_shapes_beyond_the_file(torch: ModuleType, tmp_path: Path) -> None:
-    """An expanded tensor takes four bytes of the file and any number in memory."""
-    torch.save({name: torch.zeros(1).half().expand(1 << 40) for name in NAMES}, tmp_path / "pytorch_model.bin")
-    with pytest.raises(CheckpointError, match="larger than the file"):
-        read_weights(tmp_path)
 
 
 def mebibyte(kind: str) -> bytes:
