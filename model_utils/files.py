@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import fcntl
-import hashlib
 import io
 import json
 import os
@@ -158,16 +157,6 @@ def naming_in_errors(target: Path) -> Iterator[None]:
             error.filename = str(target)
             del error.filename2  # the second path in errors of a rename
         raise
-
-
-def sealed(content: bytes) -> bytes:
-    """Return the content with its sha256 appended; readers of arrays and shared libraries ignore trailing bytes."""
-    return content + hashlib.sha256(content).digest()
-
-
-def is_sealed(content: bytes) -> bool:
-    """Return True if the content ends with its own sha256, as `sealed` writes it."""
-    return content == sealed(content[: -hashlib.sha256().digest_size])
 
 
 def write_text(path: Path, text: str) -> None:

@@ -22,8 +22,8 @@ from pydantic import model_validator
 
 from model_utils.backend import Backend
 from model_utils.device import ensure_device
-from model_utils.errors import CheckpointError, DataError
-from model_utils.files import is_sealed, new_folder, sealed, write_atomically
+from model_utils.errors import CheckpointError, DataError, shorten
+from model_utils.files import new_folder, write_atomically
 from model_utils.json_files import FileName, Schema, Sha256, read_file, read_json, read_validated, write_checked
 from src.albert_config import AlbertConfig, find_config_file
 from src.albert_model import has_initial_pooler
@@ -179,7 +179,7 @@ class ModelFolder:
         if self.token_counts is not None:
             stream = io.BytesIO()
             np.save(stream, self.token_counts)
-            write_atomically(folder / UNIGRAM_FILE, lambda file: file.write_bytes(sealed(stream.getvalue())))
+            write_atomically(folder / UNIGRAM_FILE, partial(Path.write_bytes, data=stream.getvalue()))
 
     def usage(self, embeddings: bool = False) -> TaskInfo:
         """Return the task and settings to use the network with; pre-trained weights fill in masks.
@@ -329,9 +329,12 @@ def read_counts(folder: Path, vocab_size: int) -> np.ndarray | None:
     if not os.path.lexists(file):
         return None
     content = read_file(file)
-    if not is_sealed(content):
-        raise DataError(f"{file} is damaged: it does not end with its checksum")
-    counts = np.load(io.BytesIO(content))
+    try:
+        counts = np.lib.format.read_array(io.BytesIO(content))
+    except Exception as error:  # numpy's reader may raise any error for a damaged file
+        raise DataError(f"{file} is damaged: {shorten(str(error))}") from error
     if counts.shape != (vocab_size,):
         raise DataError(f"{file} has shape {counts.shape}, the model's vocabulary {vocab_size} tokens")
+    if counts.dtype.kind not in "iu" or counts.min() < 0:
+        raise DataError(f"{file} is damaged: it holds other values than counts")
     return counts
