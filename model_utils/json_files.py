@@ -92,9 +92,6 @@ def read_validated(path: Path, validate: Callable[[Any], Result], error: type[Us
     if not isinstance(value, dict):
         raise error(f"{path} holds {shorten(value)}, needed is an object with keys")
     validate(value)  # before the checksum, because its error names the wrong key
-    last_key = next(reversed(value), CHECKSUM)
-    if last_key != CHECKSUM and value[last_key] == checksum_of({key: value[key] for key in value if key != last_key}):
-        raise error(f"{path} is damaged: its key {CHECKSUM} has become {shorten(last_key)}; restore its name")
     if CHECKSUM in value and value.pop(CHECKSUM) != checksum_of(value):
         raise error(f"{path} was changed after it was written: restore its values, or remove the key {CHECKSUM}")
     return validate(value)
