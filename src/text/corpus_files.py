@@ -75,8 +75,6 @@ def corpus_bytes(paths: Iterable[TextFile], text_key: str) -> int:
 
 def _match(pattern: str) -> list[Path]:
     """Return all files of one path, folder or glob pattern."""
-    if "\0" in pattern:  # glob would raise ValueError
-        return []
     exists = os.path.exists(pattern)  # noqa: PTH110 - Path.exists() raises OSError for a list that is too long for a name
     names = [pattern] if exists else glob.glob(pattern, recursive=True)  # noqa: PTH207 - absolute
     files: list[Path] = []
