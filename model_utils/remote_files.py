@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 from model_utils.errors import DataError
+from model_utils.optional import require
 
 _BUFFER_BYTES = 1 << 20
 
@@ -84,14 +85,11 @@ def find_remote_files(pattern: str) -> list[RemoteFile]:
     """Return the files of a URL of a file, a folder (all but hidden ones below it) or a pattern; [] if there is none.
 
     Raises:
-        DataError: fsspec or the protocol's library is missing, the server refuses, or it does not tell a file's size.
+        UserError: fsspec or the protocol's library is missing, the server refuses, or it does not tell a file's size.
     """
+    fsspec = require("fsspec.core", "requirements-scale.txt", pattern)
     try:
-        from fsspec.core import url_to_fs
-    except ImportError as error:
-        raise DataError(f"{pattern} needs fsspec ({error}): pip install -r requirements-scale.txt") from None
-    try:
-        file_system, path = url_to_fs(pattern)
+        file_system, path = fsspec.url_to_fs(pattern)
         sizes = dict(_sizes(file_system, path))
     except Exception as error:  # each library has errors of its own
         raise DataError(f"{pattern} cannot be read: {_describe(error)}") from error

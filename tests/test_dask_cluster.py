@@ -237,7 +237,7 @@ def test_a_scheduler_that_does_not_answer_is_refused(address: str, monkeypatch: 
 
 def test_without_dask_the_command_to_install_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(ConfigError, match=r"pip install -r requirements-scale\.txt"), connect("tcp://x:1", PACKAGES):
+    with pytest.raises(UserError, match=r"distributed .*requirements-scale\.txt"), connect("tcp://x:1", PACKAGES):
         pass
 
 

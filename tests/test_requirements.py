@@ -68,6 +68,8 @@ def imports() -> dict[str, set[str]]:
                 modules |= {each.name for each in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 modules.add(node.module)
+            elif file.parts[0] != "tests" and isinstance(node, ast.Call) and getattr(node.func, "id", "") == "require":
+                modules.add(node.args[0].value)
         tops = {".".join(name.split(".")[: 1 + name.startswith("google.")]) for name in modules}
         found[str(file)] = {PACKAGES.get(top, normalised(top)) for top in tops - known}
     return found

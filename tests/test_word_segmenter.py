@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dataset import create_pretrain_dataset
-from model_utils.errors import ConfigError, DataError
+from model_utils.errors import ConfigError, DataError, UserError
 from src.data.batches import Loading
 from src.pretraining_data.word_segmenter import INSIDE_WORD, encode_words
 from src.tokenization import FullTokenizer
@@ -70,6 +70,6 @@ def test_what_jieba_cannot_do_is_refused(vocabulary: Path, monkeypatch: pytest.M
     with pytest.raises(ConfigError, match="needs a WordPiece vocabulary"):
         make_records(output, text, vocabulary, word_segmenter="jieba")
     monkeypatch.setitem(sys.modules, "jieba", None)
-    with pytest.raises(DataError, match=r"pip install -r requirements-chinese\.txt"):
+    with pytest.raises(UserError, match=r"jieba .*pip install -r requirements-chinese\.txt"):
         make_records(output, text, vocabulary, **JIEBA, vocab_file=str(vocabulary))
     assert not output.parent.exists()

@@ -61,7 +61,8 @@ def main(config: ConvertConfig) -> None:
     Raises:
         CheckpointError: a file is missing, damaged, or does not fit the others, or the target has no such model.
         DataError: the vocabulary or the settings of the task are missing, damaged or do not fit.
-        ConfigError: task or labels do not fit or are missing, or the library that reads the files is not installed.
+        ConfigError: task or labels do not fit or are missing.
+        UserError: the library that reads the files is not installed.
     """
     output = Path(config.output)
     check_not_home(output, "output")

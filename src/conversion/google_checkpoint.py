@@ -8,7 +8,8 @@ from types import ModuleType
 
 import numpy as np
 
-from model_utils.errors import CheckpointError, ConfigError, DataError, shorten
+from model_utils.errors import CheckpointError, DataError, shorten
+from model_utils.optional import require
 from src.albert_config import AlbertConfig, find_config_file
 from src.checkpoints.checkpoint_files import Checkpoint
 from src.conversion.checks import check_weights, match_names, resolve_task
@@ -100,13 +101,7 @@ def _find_vocabulary(folder: Path, vocab_size: int, do_lower_case: bool) -> Full
 def _tensorflow() -> ModuleType:
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    try:
-        import tensorflow
-    except ImportError as error:
-        raise ConfigError(
-            f"google's checkpoints need TensorFlow ({error}): pip install -r requirements-convert.txt"
-        ) from error
-    return tensorflow
+    return require("tensorflow", "requirements-convert.txt", "a checkpoint of google")
 
 
 def read_variables(prefix: Path) -> tuple[dict[str, np.ndarray], int]:

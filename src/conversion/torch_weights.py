@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import safetensors
 
-from model_utils.errors import CheckpointError, ConfigError, first_few, shorten
+from model_utils.errors import CheckpointError, first_few, shorten
 from model_utils.json_files import FileName, Schema, read_json
+from model_utils.optional import require
 from src.checkpoints.foreign_weights import PYTORCH, SAFETENSORS
 
 POINTER, POINTER_BYTES = b"version https://git-lfs", 1000
@@ -23,7 +24,7 @@ def read_weights(folder: Path) -> dict[str, np.ndarray]:
 
     Raises:
         CheckpointError: the folder has no weights, or they are damaged, incomplete or of another type.
-        ConfigError: they need torch and it is not installed.
+        UserError: they need torch and it is not installed.
     """
     for name, read in ((SAFETENSORS, _read_safetensors), (PYTORCH, _read_pytorch)):
         if (folder / name).is_file():
@@ -78,10 +79,7 @@ def _to_array(entry: dict[str, Any], origin: str) -> np.ndarray:
 
 def _read_pytorch(file: Path) -> dict[str, np.ndarray]:
     refuse_pointer(file)
-    try:
-        import torch
-    except ImportError as error:
-        raise ConfigError(f"{file} needs torch ({error}): install it, or save the model as {SAFETENSORS}") from error
+    torch = require("torch", "requirements-dev.txt", file)
     damaged = f"{file} is damaged, or holds more than weights"
     try:
         with warnings.catch_warnings(action="ignore"):  # of a damaged file's protocol

@@ -18,6 +18,7 @@ from importlib.metadata import version
 from typing import Any
 
 from model_utils.errors import ConfigError, UserError
+from model_utils.optional import require
 from model_utils.schema import ROOT
 from src.data.worker_processes import CALLS, in_order
 
@@ -119,15 +120,12 @@ def connect(address: str, packages: tuple[str, ...]) -> Iterator[Cluster]:
     """Yield a cluster whose workers have this machine's modules of the project and versions of `packages`.
 
     Raises:
-        ConfigError: dask is missing, or no scheduler answers within CONNECT_SECONDS.
-        UserError: the scheduler has no worker, or a worker differs.
+        ConfigError: no scheduler answers within CONNECT_SECONDS.
+        UserError: dask is missing, the scheduler has no worker, or a worker differs.
     """
+    distributed = require("distributed", "requirements-scale.txt", "executor=dask")
     try:
-        from distributed import Client
-    except ImportError as error:
-        raise ConfigError(f"executor=dask needs dask ({error}): pip install -r requirements-scale.txt") from None
-    try:
-        client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
+        client = distributed.Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError) as error:
         expected = "the address of a Dask scheduler, such as tcp://10.0.0.1:8786"
         hint = f"none answered within {CONNECT_SECONDS} s ({error})"

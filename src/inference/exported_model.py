@@ -15,6 +15,7 @@ from model_utils.backend import Backend
 from model_utils.device import ensure_device
 from model_utils.errors import ConfigError, DataError, first_line, shorten
 from model_utils.json_files import FileName, Schema, Sha256, read_validated, validated
+from model_utils.optional import require
 from src.albert_config import AlbertConfig
 from src.albert_networks import ScoresNetwork
 from src.data.feature_files import sha256_of
@@ -75,8 +76,8 @@ def load_exported(
         settings: those of ModelFolder.predictor.
 
     Raises:
-        DataError, CheckpointError: a file is missing, damaged, or does not belong to the others; or onnxruntime is
-            not installed.
+        DataError, CheckpointError: a file is missing, damaged, or does not belong to the others.
+        UserError: onnxruntime is not installed.
         ConfigError: the settings do not apply to the task, or bfloat16 is asked for and the graph itself, which is
             float32, has to run.
         DeviceError: the device cannot be set up.
@@ -148,12 +149,8 @@ def load_mindir(file: Path) -> nn.Cell:
 
 
 def load_onnxruntime() -> ModuleType:
-    """Return the package onnxruntime; DataError if it is not installed."""
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise DataError(f"ONNX files need onnxruntime ({error}): pip install -r requirements-onnx.txt") from None
-    return onnxruntime
+    """Return the package onnxruntime; UserError if it is not installed."""
+    return require("onnxruntime", "requirements-onnx.txt", "an ONNX file")
 
 
 class OnnxSession:
@@ -163,7 +160,7 @@ class OnnxSession:
         inputs, outputs: their names.
 
     Raises:
-        DataError: onnxruntime is not installed, or does not load the file.
+        UserError: onnxruntime is not installed, or does not load the file.
     """
 
     def __init__(self, file: Path) -> None:

@@ -54,8 +54,9 @@ def export_model(
     Raises:
         CheckpointError: the outputs of the exported file differ from the model's, or int8 raises it: nothing is left.
         ConfigError: the network does not take rows of this length.
-        DataError: the folder is not writable, the network cannot be written in this format, the weights are too large
-            for one file, or onnx or onnxruntime, which write and check ONNX, is not installed.
+        DataError: the folder is not writable, the network cannot be written in this format, or the weights are too
+            large for one file.
+        UserError: onnx or onnxruntime, which write and check ONNX, is not installed.
     """
     if not model.network.portable:
         raise ValueError("the network is not portable: build it with ModelFolder.predictor(portable=True)")

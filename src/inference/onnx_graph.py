@@ -1,36 +1,26 @@
 """ONNX files, built with the package onnx: operators, weights, and inputs and outputs with named dimensions."""
 
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from model_utils.errors import DataError
+from model_utils.optional import require
 
 OPERATOR_SET = 20  # the first with Gelu
 IR_VERSION = 9  # of the ONNX release with that operator set
 FLOAT, INT32, INT64, BOOL = 1, 6, 7, 9  # onnx.TensorProto.DataType
 
 
-def load_onnx() -> ModuleType:
-    """Return the package onnx; DataError if it is not installed."""
-    try:
-        import onnx
-    except ImportError as error:
-        raise DataError(f"ONNX exports need onnx ({error}): pip install -r requirements-onnx.txt") from None
-    return onnx
-
-
 class OnnxGraph:
     """ONNX graph under construction; its values are known by their names.
 
     Raises:
-        DataError: onnx is not installed.
+        UserError: onnx is not installed.
     """
 
     def __init__(self, name: str) -> None:
-        self._onnx = load_onnx()
+        self._onnx = require("onnx", "requirements-onnx.txt", "an ONNX export")
         self._model = self._onnx.helper.make_model(
             self._onnx.GraphProto(name=name),
             ir_version=IR_VERSION,

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable
 from types import ModuleType
 
-from model_utils.errors import DataError
+from model_utils.optional import require
 from src.text.wordpiece import is_ideograph, split_words
 from src.tokenization import FullTokenizer
 
@@ -15,11 +15,8 @@ INSIDE_WORD = 1 << 30  # bit of a token id; vocabularies are far smaller
 
 
 def load_jieba() -> ModuleType:
-    """Return the package jieba; DataError if it is not installed."""
-    try:
-        import jieba
-    except ImportError as error:
-        raise DataError(f"jieba is missing ({error}): pip install -r requirements-chinese.txt") from None
+    """Return the package jieba; UserError if it is not installed."""
+    jieba = require("jieba", "requirements-chinese.txt", "word_segmenter=jieba")
     jieba.setLogLevel(logging.WARNING)
     return jieba
 

@@ -17,6 +17,7 @@ from pydantic import Field
 from model_utils.errors import DataError, first_few
 from model_utils.files import open_file
 from model_utils.json_files import FileName, Schema, parse_json, read_json
+from model_utils.optional import require
 from src.text.cell_values import NumberedRows, index_of, joined_texts, reading_errors, text_of, without_midnight
 from src.utils import check_unpacked
 
@@ -76,7 +77,7 @@ def open_arrow(
         with_shards: read the other shards behind the first one, too.
 
     Raises:
-        DataError: pyarrow is missing; a file is missing, damaged or cut short; also raised while iterating rows.
+        UserError: pyarrow is missing; a file is missing, damaged or cut short; also raised while iterating rows.
     """
     files = _files_of(path) if with_shards else [path]
     with _opened(files[0]) as (schema, _):
@@ -114,10 +115,8 @@ def _files_of(path: Path) -> list[Path]:
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[tuple[Any, Iterator[Any]]]:
     """Provide the schema and the record batches of a file."""
-    try:
-        from pyarrow import ipc, parquet
-    except ImportError as error:
-        raise DataError(f"{path} needs pyarrow ({error}): pip install -r requirements-arrow.txt") from error
+    ipc = require("pyarrow.ipc", "requirements-arrow.txt", path)
+    parquet = require("pyarrow.parquet", "requirements-arrow.txt", path)
     with reading_errors(path, "a Parquet or Arrow file"), open_file(path) as file:
         beginning = file.read(8)
         check_unpacked(beginning, path)
