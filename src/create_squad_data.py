@@ -23,7 +23,7 @@ from model_utils.errors import DataError, first_few, shorten
 from model_utils.json_files import Schema, matching, parse_json, validated
 from src.data.feature_cache import TRAIN, Features
 from src.data.feature_files import Column, Ragged
-from src.data.features import best_windows, text_manifest, token_columns
+from src.data.features import best_windows, text_manifest, token_columns, token_values
 from src.text.text_tables import json_values
 from src.tokenization import FullTokenizer
 from src.utils import read_lines
@@ -361,9 +361,8 @@ def _token_columns(
     mask_lengths = np.stack([one, context_starts - 1, token_counts, one], 1).ravel()
     p_mask = np.repeat(np.tile(np.array([0, 1, 0, 1], np.int32), len(token_counts)), mask_lengths)
     columns = token_columns(tokenizer, width) | {"p_mask": Column("int32", width, 1, True)}
-    values = (input_ids, np.ones_like(input_ids), segments, p_mask)
     lengths = (context_starts + token_counts + 1).astype(np.int64)
-    return columns, {name: Ragged(rows, lengths) for name, rows in zip(columns, values, strict=True)}
+    return columns, token_values(lengths, input_ids, segments) | {"p_mask": Ragged(p_mask, lengths)}
 
 
 def _answer_tokens(question: SquadQuestion, spans: np.ndarray) -> tuple[int, int] | None:

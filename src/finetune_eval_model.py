@@ -74,19 +74,15 @@ class EncoderOutputs(ScoresNetwork):
         return sequence, pooled
 
 
-class MultipleChoiceScores(ScoresNetwork):
+class MultipleChoiceScores(SequenceClassificationScores):
     """Pooled output of every choice, the texts of a row -> logits (B, C)."""
 
-    reads_tokens = False
-
     def __init__(self, config: AlbertConfig, num_choices: int) -> None:
-        super().__init__(config)
+        super().__init__(config, num_labels=1)
         self.texts_per_row = num_choices
-        self.dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE, config.backend)
-        self.classifier = Dense(config.hidden_size, 1, backend=config.backend)
 
     def head(self, sequence: Tensor, pooled: Tensor, dropout_key: Tensor) -> Tensor:
-        return self.classifier(self.dropout(pooled, dropout_key)).reshape((-1, self.texts_per_row))
+        return super().head(sequence, pooled, dropout_key).reshape((-1, self.texts_per_row))
 
 
 class PairVectors(ScoresNetwork):

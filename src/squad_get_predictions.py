@@ -90,8 +90,7 @@ def _best_of_all_spans(
     width = may_start.shape[1]
     max_length = min(max_answer_length, width)
     num_best = min(n_best_size, width * max_length)
-    counts = outputs["start_logits"].counts
-    row_starts = np.cumsum(counts) - counts
+    row_starts = outputs["start_logits"].offsets[:-1]
     characters = np.pad(windows.token_spans, ((0, 1), (0, 0)))  # the last one is padding
     rows_at_once = max(1, _SPANS_AT_ONCE // (width * max_length))
     for first_row in range(0, len(may_start), rows_at_once):

@@ -66,6 +66,18 @@ def token_columns(tokenizer: FullTokenizer, width: int) -> dict[str, Column]:
     return {name: Column("int32", width, padding.get(name, 0), True) for name in TEXT_COLUMNS}
 
 
+def token_values(counts: np.ndarray, input_ids: np.ndarray, segment_ids: np.ndarray | None = None) -> dict[str, Ragged]:
+    """Return the values of token_columns for rows without padding.
+
+    Args:
+        counts: (rows,) tokens of each row.
+        input_ids, segment_ids: (tokens,) int32; without segment_ids all are 0.
+    """
+    segments = np.zeros_like(input_ids) if segment_ids is None else segment_ids
+    arrays = (input_ids, np.ones_like(input_ids), segments)
+    return {name: Ragged(array, counts) for name, array in zip(TEXT_COLUMNS, arrays, strict=True)}
+
+
 def labelled_features(
     columns: dict[str, Column], values: dict[str, Ragged], targets: np.ndarray, **arrays: np.ndarray
 ) -> Features:

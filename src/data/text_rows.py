@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from src.data.feature_files import Ragged
-from src.data.packing import TEXT_COLUMNS
+from src.data.features import token_values
 from src.tokenization import FullTokenizer
 
 
@@ -57,8 +57,7 @@ def encode_windows(
     input_ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32, counts.sum())
     segment_counts = np.stack([first_segment_counts, counts - first_segment_counts], 1).ravel()
     segment_ids = np.repeat(np.tile(np.array([0, 1], np.int32), len(rows)), segment_counts)
-    columns = zip(TEXT_COLUMNS, (input_ids, np.ones_like(input_ids), segment_ids), strict=True)
-    values = {name: Ragged(array, counts) for name, array in columns}
+    values = token_values(counts, input_ids, segment_ids)
     return values, np.array(truncated), np.repeat(np.arange(len(row_counts)), row_counts)
 
 

@@ -9,28 +9,15 @@ from mindspore import Tensor
 
 from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.schema import load_config
-from src.finetuning.finetune import MakeTask, head_mismatch
+from src.finetuning.finetune import head_mismatch
 from src.finetuning.task_data import TaskData
 from src.inference.predictor import Predictor
-from src.tasks import TASKS
-from src.tasks.classification_examples import ClassifierConfig
-from src.tasks.finetune_config import FinetuneConfig
-from src.tasks.multi_label import make_classifier
-from src.tasks.multiple_choice import RaceConfig, RaceTask
-from src.tasks.question_answering import SquadConfig, SquadTask, SquadV2Config, SquadV2Task
-from src.tasks.token_classification import NerConfig, NerTask
+from src.tasks import TASK_MAKERS, TASKS
 from src.training.network_outputs import predict_rows
 from src.training.ranks import ALONE
 from src.training.run_folder import CONFIG_FILE
 
 logger = logging.getLogger(__name__)
-TASK_MAKERS: dict[type[FinetuneConfig], MakeTask] = {
-    ClassifierConfig: make_classifier,
-    RaceConfig: RaceTask,
-    SquadConfig: SquadTask,
-    SquadV2Config: SquadV2Task,
-    NerConfig: NerTask,
-}
 
 
 class Int8Check:

@@ -106,7 +106,7 @@ class PackedBatches(NetworkBatches):
 
     def batches(self, features: Features) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
         mask = features.values["input_mask"]
-        tokens = np.add.reduceat(mask.values, np.cumsum(mask.counts) - mask.counts)
+        tokens = np.add.reduceat(mask.values, mask.offsets[:-1])
         width = int(self.widths(features.values["input_ids"].counts).max())
         max_tokens = self.max_batch_tokens(width)
         row_groups = balanced_groups(tokens, max_tokens, self._max_rows(max_tokens, width))
@@ -186,10 +186,10 @@ def _padded(features: Features, name: str, rows: np.ndarray, width: int) -> np.n
     """Return rows of a column, (B, width of the batch or of the column) int32; the first row replaces -1."""
     column: Column = features.columns[name]
     ragged = features.values[name]
-    ends = ragged.counts.cumsum()
+    offsets = ragged.offsets
     table = np.full((len(rows), width if column.per_token else column.width), column.padding, np.int32)
     for table_row, row in zip(table, np.where(rows < 0, rows[0], rows), strict=True):
-        table_row[: ragged.counts[row]] = ragged.values[ends[row] - ragged.counts[row] : ends[row]]
+        table_row[: ragged.counts[row]] = ragged.values[offsets[row] : offsets[row + 1]]
     return table
 
 

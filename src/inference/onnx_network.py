@@ -203,9 +203,7 @@ def _pooled(graph: NetworkGraph, texts: Sequence[str]) -> str:
     return graph.pooled(graph.encode(texts, lambda states: graph.node("Slice", states, begin, end, axis)))
 
 
-def _classification(
-    graph: NetworkGraph, scores: SequenceClassificationScores | MultipleChoiceScores, *texts: str
-) -> Outputs:
+def _classification(graph: NetworkGraph, scores: SequenceClassificationScores, *texts: str) -> Outputs:
     """Return the logits of rows; in exported networks each choice of a question is one."""
     pooled = _pooled(graph, texts)
     if "classifier_hidden.weight" in graph.weights:

@@ -1,6 +1,6 @@
 """Registry of tasks: TaskSpecs by name, parsing of task.json, and tasks by the shape of a head."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from pydantic import create_model
@@ -8,15 +8,17 @@ from pydantic import create_model
 from model_utils.errors import DataError, shorten
 from model_utils.json_files import Schema, validated
 from src.tasks.classification import CLASSIFICATION, REGRESSION
+from src.tasks.classification_examples import ClassifierConfig
 from src.tasks.embedding_pairs import EMBEDDING_PAIRS
 from src.tasks.embeddings import EMBEDDINGS
 from src.tasks.fill_mask import FILL_MASK
-from src.tasks.multi_label import MULTI_LABEL
-from src.tasks.multiple_choice import MULTIPLE_CHOICE
-from src.tasks.question_answering import SQUAD_V1, SQUAD_V2
-from src.tasks.spec import Head, TaskSpec
+from src.tasks.finetune_config import FinetuneConfig
+from src.tasks.multi_label import MULTI_LABEL, make_classifier
+from src.tasks.multiple_choice import MULTIPLE_CHOICE, RaceConfig, RaceTask
+from src.tasks.question_answering import SQUAD_V1, SQUAD_V2, SquadConfig, SquadTask, SquadV2Config, SquadV2Task
+from src.tasks.spec import Head, Task, TaskSpec
 from src.tasks.task_info import TaskInfo
-from src.tasks.token_classification import TOKEN_CLASSIFICATION
+from src.tasks.token_classification import TOKEN_CLASSIFICATION, NerConfig, NerTask
 
 _SPECS = (
     CLASSIFICATION,
@@ -32,6 +34,13 @@ _SPECS = (
 )
 TASKS: dict[str, TaskSpec] = {spec.name: spec for spec in _SPECS}
 HEADS: dict[str, Head] = {name: spec.head for name, spec in TASKS.items() if spec.head}
+TASK_MAKERS: dict[type[FinetuneConfig], Callable[..., Task]] = {
+    ClassifierConfig: make_classifier,
+    RaceConfig: RaceTask,
+    SquadConfig: SquadTask,
+    SquadV2Config: SquadV2Task,
+    NerConfig: NerTask,
+}
 # All settings of all tasks: task.json may contain those of other tasks, but only with valid values.
 _SETTINGS: dict[str, Any] = {
     key: (field.annotation, field)

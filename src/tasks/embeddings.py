@@ -67,7 +67,7 @@ def l2_normalise(vectors: np.ndarray) -> np.ndarray:
 
 def pool(states: Ragged, pooling: str) -> np.ndarray:
     """Return (texts, H) float32 of the states of all tokens of each text, (tokens, H): cls, mean or max."""
-    starts = np.cumsum(states.counts) - states.counts
+    starts = states.offsets[:-1]
     if pooling == "cls":
         return states.values[starts]
     if pooling == "max":

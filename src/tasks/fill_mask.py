@@ -10,7 +10,7 @@ from scipy.special import softmax
 from model_utils.errors import DataError
 from src.data.feature_cache import Features
 from src.data.feature_files import Column, Ragged
-from src.data.features import token_columns
+from src.data.features import token_columns, token_values
 from src.data.length_buckets import power_of_two
 from src.finetune_eval_model import FillMaskScores
 from src.tasks.record_processor import Answer, Outputs, Probability, Record, RecordProcessor
@@ -85,8 +85,7 @@ class MaskProcessor(RecordProcessor):
         counts = np.array([len(ids) for ids, _, _ in items], np.int64)
         ids = np.concatenate([ids for ids, _, _ in items]).astype(np.int32)
         columns = token_columns(self.tokenizer, self.length)
-        arrays = (ids, np.ones_like(ids), np.zeros_like(ids))
-        values = {name: Ragged(array, counts) for name, array in zip(columns, arrays, strict=True)}
+        values = token_values(counts, ids)
         width = power_of_two(max(len(positions) for _, positions, _ in items))  # each width is compiled once
         padded = np.zeros((len(items), width), np.int32)
         for row, (_, positions, _) in zip(padded, items, strict=True):

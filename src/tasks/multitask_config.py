@@ -1,23 +1,19 @@
 """Configuration of a training on several tasks at once."""
 
 import re
-from collections.abc import Callable
 from typing import Any, Self
 
 from model_utils.errors import ConfigError
 from model_utils.option_values import Mappings, names_of
 from model_utils.schema import option
+from src.tasks import TASK_MAKERS
 from src.tasks.classification_examples import ClassifierConfig
 from src.tasks.finetune_config import READY_KEYS, FinetuneConfig
-from src.tasks.multi_label import make_classifier
 from src.tasks.spec import Task
-from src.tasks.token_classification import NerConfig, NerTask
+from src.tasks.token_classification import NerConfig
 
 COMMAND = "command"  # key of a task that names one of these
-COMMANDS: dict[str, tuple[type[FinetuneConfig], Callable[..., Task]]] = {
-    "classifier": (ClassifierConfig, make_classifier),
-    "ner": (NerConfig, NerTask),
-}
+COMMANDS: dict[str, type[FinetuneConfig]] = {"classifier": ClassifierConfig, "ner": NerConfig}
 OF_EACH_TASK = frozenset(
     {"max_seq_length", "max_train_samples", "max_eval_samples", "max_predict_samples", *READY_KEYS}
 )
@@ -88,14 +84,14 @@ class MultitaskConfig(FinetuneConfig):
                 raise ConfigError(key=path, value=keys[key], problem=problem, hint="set it outside of tasks")
         shared = {key: value for key, value in self if key in FinetuneConfig.model_fields}
         try:
-            return COMMANDS[command][0](**shared | keys)
+            return COMMANDS[command](**shared | keys)
         except ConfigError as error:
             raise error.at(f"tasks.{name}") from None
 
     def make_task(self, name: str, *arguments: Any) -> Task:
         """Return a task; arguments: those of Task after the configuration."""
-        make = COMMANDS[self.tasks[name].get(COMMAND, "classifier")][1]
-        return make(self.config_of(name), *arguments)
+        config = self.config_of(name)
+        return TASK_MAKERS[type(config)](config, *arguments)
 
     def from_anywhere(self) -> Self:
         tasks = {}

@@ -14,7 +14,7 @@ import numpy as np
 from model_utils.errors import DataError, shorten
 from src.data.feature_cache import Features
 from src.data.feature_files import Column, Ragged
-from src.data.features import best_windows, text_manifest, token_columns
+from src.data.features import best_windows, text_manifest, token_columns, token_values
 from src.tokenization import FullTokenizer
 
 
@@ -96,11 +96,9 @@ class NerSplit:
         row_lengths = np.array(lengths, np.int64)
         input_ids = np.array(ids, np.int32)
         columns = token_columns(tokenizer, self.max_seq_length)
-        arrays = (input_ids, np.ones_like(input_ids), np.zeros_like(input_ids))
-        values = {name: Ragged(array, row_lengths) for name, array in zip(columns, arrays, strict=True)}
+        values = token_values(row_lengths, input_ids)
         if label_ids is not None:
-            row_starts = np.cumsum(row_lengths) - row_lengths
-            indices = row_starts[word_positions[:, 0]] + word_positions[:, 1]
+            indices = values["input_ids"].offsets[word_positions[:, 0]] + word_positions[:, 1]
             columns["label_ids"] = Column("int32", self.max_seq_length, 0, True)
             columns["label_weights"] = Column("float32", self.max_seq_length, 0, True)
             for name, word_values in (("label_ids", label_ids), ("label_weights", 1)):
@@ -131,5 +129,4 @@ def word_logits(array: Callable[[str], np.ndarray], logits: Ragged) -> list[np.n
         array: returns an array of NerSplit's features by name.
     """
     rows, positions = array("words").T
-    row_starts = np.cumsum(logits.counts) - logits.counts
-    return np.split(logits.values[row_starts[rows] + positions], np.cumsum(array("sentence_words"))[:-1])
+    return np.split(logits.values[logits.offsets[rows] + positions], np.cumsum(array("sentence_words"))[:-1])
