@@ -3,12 +3,10 @@
 Files that cannot be read or written raise DataError.
 """
 
-import codecs
 import contextlib
 import io
 import itertools
 import os
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -26,11 +24,9 @@ from src.inference.answer_tables import ENDINGS, TableCheck, write_table
 from src.inference.unfinished_answers import Answers, unfinished_answers
 from src.text.arrow_tables import ARROW_SUFFIXES, is_saved_dataset
 from src.text.text_tables import JSON_SUFFIXES, TableOptions, TextTable, read_table, suffix_of
-from src.utils import check_text, check_unpacked, decode
+from src.utils import decode
 
 STANDARD = "-"
-SNIFFED_BYTES = 4096  # bytes by which a file's format is checked
-_OBJECT = re.compile(rb'\s*\{\s*"[^"\n]*"\s*:')
 DEFAULTS = TableOptions()
 JSON_LINES, TABLE, TEXT = "json_lines", "table", "text"
 _FORMATS = dict.fromkeys(JSON_SUFFIXES, JSON_LINES)
@@ -66,31 +62,9 @@ def check_inputs(files: Sequence[tuple[str, str]], options: TableOptions = DEFAU
                 pass
         elif file != STANDARD:
             try:
-                with open_file(Path(file)) as stream:
-                    _check_beginning(file, stream.read(SNIFFED_BYTES), input_format)
+                open_file(Path(file)).close()
             except OSError as error:
                 raise DataError(f"{file} cannot be read: {error.strerror}") from error
-
-
-def _check_beginning(file: str, raw: bytes, input_format: str) -> None:
-    """Raise DataError if the first bytes show that not every line of the file is a record."""
-    file_format = _format_of(file, input_format)
-    file = "standard input" if file == STANDARD else file
-    check_unpacked(raw, file)
-    check_text(raw.decode("latin-1"), b"\n" not in raw, file)
-    raw = raw.removeprefix(codecs.BOM_UTF8)
-    if input_format == "auto" and Path(file).suffix.lower() == ".txt" and b"\t" in raw.partition(b"\n")[0]:
-        raise DataError(
-            f"{file} may be a table or plain text, because its first line holds a TAB: give --input_format table or "
-            "--input_format text"
-        )
-    if input_format == "auto" and file_format == TEXT and _OBJECT.match(raw):
-        raise DataError(
-            f"{file} seems to hold JSON objects, but its ending means text: give --input_format json_lines or "
-            "--input_format text"
-        )
-    if file_format == JSON_LINES and re.match(rb"\s*\[\s*\{", raw):
-        raise DataError(f"{file} holds a JSON list: convert it to one object per line with jq -c '.[]'")
 
 
 def read_records(
@@ -108,11 +82,7 @@ def read_records(
     if file_format == TABLE:
         yield from _read_table(file, options)
         return
-    is_checked = False
     for line, raw in _raw_lines(file):
-        if not is_checked and raw.strip():  # check_inputs does not read standard input
-            is_checked = True
-            _check_beginning(file, raw, input_format)
         try:
             text = decode(raw, Path(file), 0).removeprefix("\ufeff" if line == 1 else "")
             if file_format == JSON_LINES and not text.strip():
