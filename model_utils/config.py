@@ -19,7 +19,7 @@ DEVICE_TARGETS = ("auto", "CPU", "GPU", "Ascend")
 # Errors of a file that the user named are reported in one sentence; other system errors keep their traceback.
 FIXABLE = {
     getattr(errno, name)
-    for name in """EACCES EBUSY EEXIST EFBIG EIO EISDIR ELOOP EMFILE ENAMETOOLONG ENFILE ENODEV ENOENT
+    for name in """EACCES EBUSY EEXIST EFBIG EINVAL EIO EISDIR ELOOP EMFILE ENAMETOOLONG ENFILE ENODEV ENOENT
     ENOTDIR ENOTEMPTY ENXIO EPERM EROFS ESTALE ETXTBSY EXDEV""".split()
 }
 # Upper bounds beyond any real run, so that a typing error gives a message instead of exhausting the memory.

@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from model_utils.errors import DataError, shorten
-from model_utils.files import open_file
+from model_utils.json_files import read_file
 from src.text.added_tokens import (
     AddedTokens,
     AddedTokenSchema,
@@ -252,11 +252,7 @@ def open_tokenizer(
 
 
 def _read(file: Path) -> bytes:
-    try:
-        with open_file(file) as stream:
-            content = stream.read()
-    except OSError as error:
-        raise DataError(f"the vocabulary {file} cannot be read: {error.strerror}") from error
+    content = read_file(file)
     if not content:
         raise DataError(f"the vocabulary {file} is empty")
     return content

@@ -261,9 +261,7 @@ def test_bad_input_is_a_sentence_and_leaves_nothing(text_and_model, tmp_path, co
 
 def test_a_pipe_is_no_vocabulary(text_and_model, tmp_path):
     os.mkfifo(tmp_path / "pipe.model")
-    with pytest.raises(
-        DataError, match=r"the vocabulary .*pipe\.model cannot be read: it is a folder, a device or a pipe"
-    ):
+    with pytest.raises(DataError, match=r"pipe\.model cannot be read: it is a folder, a device or a pipe"):
         make_records(tmp_path / "pre.mindrecord", text_and_model[0], tmp_path / "pipe.model")
 
 

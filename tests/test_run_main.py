@@ -48,6 +48,7 @@ NEEDED = ("--data_dir=x", "--save_checkpoint_path=y")
         ("raise OSError(errno.EACCES, 'Permission denied', 'a/b')", NEEDED, 2, "error: a/b: Permission denied"),
         ("open('n' * 300)", NEEDED, 2, "error: nnn"),
         ("open('/proc/version/x')", NEEDED, 2, "error: /proc/version/x: Not a directory"),
+        ("from model_utils import files; files.open_file('.')", NEEDED, 2, "error: .: it is a folder, a device"),
         ("open('.', 'w')", NEEDED, 2, "error: .: Is a directory"),
         ("raise MemoryError", NEEDED, 2, "error: out of memory"),
         ("raise KeyboardInterrupt", NEEDED, 130, "stopped by Ctrl-C"),

@@ -17,10 +17,7 @@ def refuse_foreign(path: Path) -> None:
     Args:
         path: a folder, a file in it, or the prefix of a TensorFlow checkpoint's files.
     """
-    try:
-        conversion = _find_conversion(path)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    conversion = _find_conversion(path)
     if conversion is None:
         return
     source, program, input_path = conversion

@@ -63,25 +63,21 @@ def main(config: ConvertConfig) -> None:
         DataError: the vocabulary or the settings of the task are missing, damaged or do not fit.
         ConfigError: task or labels do not fit or are missing.
         UserError: the library that reads the files is not installed.
+        OSError: the output cannot be written.
     """
     output = Path(config.output)
     check_not_home(output, "output")
     options = {"do_lower_case": config.do_lower_case} if config.source == "tf" else {}
-    try:
-        is_empty_folder = output.is_dir() and not any(output.iterdir())
-        if output.exists() and not is_empty_folder:
-            raise config.error_of("output", "it exists and is not an empty folder", hint="name a new one")
-        model = READERS[config.source](Path(config.input), config.task, config.labels, **options)
-        layers = model.architecture.num_hidden_layers
-        groups = model.architecture.num_hidden_groups
-        if layers % groups and config.source != config.target:  # each format rounds in its own way
-            raise CheckpointError(
-                f"{layers} layers in {groups} groups cannot be converted: groups must have equal sizes"
-            )
-        model = model.with_weights(cast_weights(model.weights, config.dtype))
-        WRITERS[config.target](model, output)
-    except OSError as error:
-        raise CheckpointError(f"{error.filename or output}: {error.strerror}") from error
+    is_empty_folder = output.is_dir() and not any(output.iterdir())
+    if output.exists() and not is_empty_folder:
+        raise config.error_of("output", "it exists and is not an empty folder", hint="name a new one")
+    model = READERS[config.source](Path(config.input), config.task, config.labels, **options)
+    layers = model.architecture.num_hidden_layers
+    groups = model.architecture.num_hidden_groups
+    if layers % groups and config.source != config.target:  # each format rounds in its own way
+        raise CheckpointError(f"{layers} layers in {groups} groups cannot be converted: groups must have equal sizes")
+    model = model.with_weights(cast_weights(model.weights, config.dtype))
+    WRITERS[config.target](model, output)
     count = sum(value.size for value in model.weights.values())
     purpose = f" for {model.task_info.task}" if model.task_info else ""
     logger.info(f"wrote {output}: {count:,} parameters{purpose}")

@@ -10,7 +10,7 @@ import numpy as np
 import safetensors
 
 from model_utils.errors import CheckpointError, first_few, shorten
-from model_utils.json_files import FileName, Schema, read_json
+from model_utils.json_files import FileName, Schema, read_file, read_json
 from model_utils.optional import require
 from src.checkpoints.foreign_weights import PYTORCH, SAFETENSORS
 
@@ -57,9 +57,7 @@ def _read_shards(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> 
 def _read_safetensors(file: Path) -> dict[str, np.ndarray]:
     refuse_pointer(file)
     try:
-        entries = safetensors.deserialize(file.read_bytes())
-    except OSError as error:
-        raise CheckpointError(f"{file} cannot be read: {error.strerror}") from error
+        entries = safetensors.deserialize(read_file(file, CheckpointError))
     except safetensors.SafetensorError as error:
         raise CheckpointError(f"{file} is damaged or truncated: {shorten(str(error))}") from error
     return {name: _to_array(entry, f"{file}: {shorten(name)}") for name, entry in entries}

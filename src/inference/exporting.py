@@ -54,8 +54,8 @@ def export_model(
     Raises:
         CheckpointError: the outputs of the exported file differ from the model's, or int8 raises it: nothing is left.
         ConfigError: the network does not take rows of this length.
-        DataError: the folder is not writable, the network cannot be written in this format, or the weights are too
-            large for one file.
+        DataError: the network cannot be written in this format, or the weights are too large for one file.
+        OSError: the folder is not writable.
         UserError: onnx or onnxruntime, which write and check ONNX, is not installed.
     """
     if not model.network.portable:
@@ -63,7 +63,8 @@ def export_model(
     fixed_shape = _checked_shape(model, name, file_format, batch_size, length)
     target = name.with_name(f"{name.name}.{file_format.lower()}")
     onnx = write_network(model.network.scores) if file_format == ONNX else b""
-    with _as_data_errors(target), scratch_folder(target) as temporary:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with scratch_folder(target) as temporary:
         file = temporary / f"{name.name}.{file_format.lower()}"
         if onnx:
             file.write_bytes(onnx)
@@ -91,16 +92,6 @@ def export_model(
             added_tokens_file(name.parent / vocabulary.name).unlink(missing_ok=True)
         sync_to_disk(name.parent)
     logger.info(f"written: {target}, {name}.json and the vocabulary")
-
-
-@contextlib.contextmanager
-def _as_data_errors(target: Path) -> Iterator[None]:
-    """Create the folder of an export, and turn OSErrors of writing there into DataErrors."""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        yield
-    except OSError as error:
-        raise DataError(f"{error.filename or target} cannot be written: {error.strerror or error}") from error
 
 
 def _checked_shape(

@@ -1,7 +1,4 @@
-"""Reading of records and writing of answers: JSON lines, tables, text lines.
-
-Files that cannot be read or written raise DataError.
-"""
+"""Reading of records and writing of answers: JSON lines, tables, text lines."""
 
 import contextlib
 import io
@@ -17,7 +14,7 @@ from typing import Any, cast
 
 from model_utils.config import check_not_home
 from model_utils.errors import ConfigError, DataError, first_few, shorten
-from model_utils.files import check_writable, open_file, sync_to_disk, write_atomically
+from model_utils.files import check_writable, naming_in_errors, open_file, sync_to_disk, write_atomically
 from model_utils.json_files import parse_json
 from model_utils.messages import silence
 from src.inference.answer_tables import ENDINGS, TableCheck, write_table
@@ -50,7 +47,8 @@ def check_inputs(files: Sequence[tuple[str, str]], options: TableOptions = DEFAU
         files: each with its format, as read_records has them.
 
     Raises:
-        DataError: a file cannot be read in its format.
+        OSError: a file cannot be opened.
+        DataError: a table cannot be read.
         ConfigError: none is a table, to which the options apply.
     """
     if options != DEFAULTS and TABLE not in itertools.starmap(_format_of, files):
@@ -61,10 +59,7 @@ def check_inputs(files: Sequence[tuple[str, str]], options: TableOptions = DEFAU
             for _ in _open_table(file, options).rows:  # to the end: an error there would waste the answers before it
                 pass
         elif file != STANDARD:
-            try:
-                open_file(Path(file)).close()
-            except OSError as error:
-                raise DataError(f"{file} cannot be read: {error.strerror}") from error
+            open_file(Path(file)).close()
 
 
 def read_records(
@@ -110,11 +105,9 @@ def _format_of(file: str, input_format: str) -> str:
 
 
 def _raw_lines(file: str) -> Iterator[tuple[int, bytes]]:
-    try:
-        with contextlib.nullcontext(sys.stdin.buffer) if file == STANDARD else open_file(Path(file)) as stream:
-            yield from enumerate(stream, 1)
-    except OSError as error:
-        raise DataError(f"{file} cannot be read: {error.strerror}") from error
+    stream = contextlib.nullcontext(sys.stdin.buffer) if file == STANDARD else open_file(Path(file))
+    with naming_in_errors(Path(file)), stream as lines:
+        yield from enumerate(lines, 1)
 
 
 def _open_table(file: str, options: TableOptions) -> TextTable:
@@ -143,7 +136,13 @@ def _read_table(file: str, options: TableOptions) -> Iterator[NumberedRecord]:
 
 
 def check_output(file: str, source: str) -> None:
-    """Raise DataError if `file` cannot be written, ConfigError if it is `source` or has an ending of another format."""
+    """Check an output before work starts.
+
+    Raises:
+        OSError: `file` cannot be written.
+        DataError: it is no regular file.
+        ConfigError: it is `source` or has an ending of another format.
+    """
     if file == STANDARD:
         return
     path = Path(file)
@@ -151,14 +150,11 @@ def check_output(file: str, source: str) -> None:
     if path.suffix.lower() not in _OUTPUT_ENDINGS:
         expected = f"a name that ends in {', '.join(filter(None, _OUTPUT_ENDINGS))}, or without an ending"
         raise ConfigError(key="output", value=file, expected=expected)
-    try:
-        if path.exists() and not path.is_file():
-            raise DataError(f"{file} is a folder, a device or a pipe: name a file, or use - for standard output")
-        if path.exists() and Path(source).exists() and path.samefile(source):
-            raise ConfigError(key="output", value=file, problem="it is also the input", hint="choose another output")
-        check_writable(Path(os.path.realpath(file)).parent)  # of a link's target, even if that is still to be made
-    except OSError as error:
-        raise DataError(f"{file} cannot be written: {error.filename}: {error.strerror}") from error
+    if path.exists() and not path.is_file():
+        raise DataError(f"{file} is a folder, a device or a pipe: name a file, or use - for standard output")
+    if path.exists() and Path(source).exists() and path.samefile(source):
+        raise ConfigError(key="output", value=file, problem="it is also the input", hint="choose another output")
+    check_writable(Path(os.path.realpath(file)).parent)  # of a link's target, even if that is still to be made
 
 
 @contextlib.contextmanager

@@ -39,7 +39,7 @@ class RunFolder:
 
     Raises:
         ConfigError, CheckpointError: the folder holds a run of another configuration, or checkpoints without one.
-        UserError: another process is running in it, or it cannot be written or locked.
+        UserError: another process is running in it, or it cannot be locked.
     """
 
     def __init__(self, path: str | Path, config: TrainingConfig, ranks: Ranks = ALONE) -> None:
@@ -62,11 +62,8 @@ class RunFolder:
         return self
 
     def _lock(self, at_end: contextlib.ExitStack) -> None:
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = at_end.enter_context((self.path / ".lock").open("a+"))
-        except OSError as error:
-            raise UserError(f"the run's folder {self.path} cannot be written: {error.strerror}") from error
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = at_end.enter_context((self.path / ".lock").open("a+"))
         try:
             is_ours = try_lock(lock.fileno(), inherited=False)  # worker processes cannot outlive this run with it
         except OSError as error:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from model_utils.config import _sentence
 from model_utils.errors import UserError
 
 SECONDS = 20  # that one case may take
@@ -74,14 +75,15 @@ def _hang(number: int, frame: FrameType | None) -> None:
 
 
 def only_sentences(action: Callable[[], Any]) -> None:
-    """The action ends well or in a sentence: any other exception, a hang, or an endless sentence fails the test."""
+    """The action ends well or in a sentence of run_main: another exception, a hang or an endless one fails the test."""
     before = signal.signal(signal.SIGALRM, _hang)
     signal.alarm(SECONDS)
     try:
         action()
-    except UserError as error:
-        if not 0 < len(str(error)) < 5000:
-            raise AssertionError(f"a sentence of {len(str(error))} characters") from error
+    except (UserError, OSError) as error:
+        sentence = _sentence(error, None)
+        if not 0 < len(sentence) < 5000:
+            raise AssertionError(f"a sentence of {len(sentence)} characters") from error
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
