@@ -76,7 +76,7 @@ def build_trainer(config: PretrainConfig, device: Device, folder: RunFolder) -> 
         RunIdentity(identity_of(datasets) | teacher_identity(config.teacher), precision, architecture.saved_dict()),
         partial(initialise, network, data, config.load_checkpoint_path),
         evaluation,
-        Reporting(lines, Utilisation(architecture), learning_check(config, architecture, lines, data)),
+        Reporting(lines, Utilisation(architecture), learning_check(config, lines, data)),
     )
 
 

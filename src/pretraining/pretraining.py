@@ -172,19 +172,15 @@ def reference_lines(
     }
 
 
-def learning_check(
-    config: PretrainConfig, architecture: AlbertConfig, lines: Baselines, data: PretrainingData
-) -> LearningCheck | None:
+def learning_check(config: PretrainConfig, lines: Baselines, data: PretrainingData) -> LearningCheck | None:
     """Return the check whether a run on this data learns; None, which is logged, if there are no token counts."""
     if data.token_counts is None:
         logger.info("whether the run learns is not checked: its examples have no token counts")
         return None
-    settings = config.optimizer_settings()
-    settings["learning_rate"] = max(phase.learning_rate or 0.0 for phase in config.all_phases())
     name = "hidden_mlm_loss" if config.eval_steps and "hidden_mlm_loss" in lines else "mlm_loss"
     unigram = lines[name][UNIGRAM]
     permuted = data.manifest.get("settings", {}).get("do_permutation")  # visible tokens are then rarely labels
     can_copy = name == "mlm_loss" and not permuted
     context_free = loss_without_context(unigram, data.token_counts) if can_copy else unigram
     metric = EVAL_PREFIX + name if config.eval_steps else name
-    return LearningCheck(settings, architecture, metric, unigram, context_free)
+    return LearningCheck(metric, unigram, context_free)

@@ -7,7 +7,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from src.albert_config import AlbertConfig
 from src.pretraining_data.masking import KEEP_SHARE, MASK_SHARE
 from src.text.corpus import IS_CJK
 from src.text.sentence_piece import WORD_START
@@ -24,14 +23,6 @@ OWN_UNIGRAM = "own unigram"
 LEARNT_BY = 0.2  # share of a run after which it should have learnt something from context
 NOISE = 0.02  # nats; a run that has learnt from context is further below unigram
 RANDOM_SHARE = 1 - MASK_SHARE - KEEP_SHARE
-RATE_TIMES_WIDTH = 0.3  # usual learning_rate * hidden_size of AdamWeightDecay and Adam: 1e-3 at 312, 4e-4 at 768
-RATE_TIMES_WIDTH_OF_MUON = 1.0  # 4e-3 at 256
-LAMB_RATE = 0.007  # usual with LAMB at any width: LTG-BERT's (Samuel et al. 2023)
-# Factors between a learning rate and the usual one.
-LOW_FACTOR = 4.0  # from which a lower rate counts as low
-HIGH_FACTOR = 1.5  # from which a higher one counts as high: 2e-3 learns nothing at width 256 (docs/pretraining.md)
-HIGH_FACTOR_OF_OTHERS = 4.0  # of LAMB and Muon
-FEW_UPDATES = 3000
 
 
 class LetterTable:
@@ -116,14 +107,11 @@ class LearningCheck:
     """Comparison of a pre-training run's loss with that of a model without context.
 
     Attributes:
-        settings: those of the optimizer, with the largest learning rate of all phases.
         metric: key of the log's records that is compared.
         unigram: unigram baseline of the metric.
         context_free: loss of a model that has learnt nothing from context: below the baseline if tokens can be copied.
     """
 
-    settings: Mapping[str, Any]
-    architecture: AlbertConfig
     metric: str
     unigram: float
     context_free: float
@@ -133,14 +121,13 @@ class LearningCheck:
         loss = record.get(self.metric)
         if loss is None or loss < self.context_free - NOISE:
             return ""
-        causes = likely_causes(self.settings, self.architecture, round(record["step"] / share))
         copied = ""
         if self.context_free < self.unigram:
             copied = f", with copying of unmasked tokens {self.context_free:.3f}"
         return (
             f"nothing is learnt from context: after {record['step']} updates, {share:.0%} of the run, {self.metric} is "
             f"{loss:.3f}, no better than token frequencies alone (unigram {self.unigram:.3f}{copied}). "
-            f"Likely causes, most likely first: " + "; ".join(causes)
+            'See "Choose settings" in docs/pretraining.md'
         )
 
 
@@ -161,28 +148,3 @@ def loss_without_context(unigram: float, token_counts: np.ndarray) -> float:
     kept_loss = -(frequency * np.log(is_label + (1 - is_label) * frequency)).sum()
     replaced_loss = unigram - np.log1p(-is_label).mean()
     return min(unigram, float(MASK_SHARE * unigram + KEEP_SHARE * kept_loss + RANDOM_SHARE * replaced_loss))
-
-
-def likely_causes(settings: Mapping[str, Any], architecture: AlbertConfig, updates: int) -> list[str]:
-    """Return what may keep a run of `updates` updates at the unigram baseline, as phrases, most likely first."""
-    hidden = architecture.hidden_size
-    optimizer = settings["name"]
-    rate = settings["learning_rate"]
-    other_rates = {"Lamb": LAMB_RATE, "Muon": RATE_TIMES_WIDTH_OF_MUON / hidden}
-    usual_rate = other_rates.get(optimizer, RATE_TIMES_WIDTH / hidden)
-    high_factor = HIGH_FACTOR_OF_OTHERS if optimizer in other_rates else HIGH_FACTOR
-    usual = f"for {optimizer} with hidden_size {hidden} (usual: about {usual_rate:.2g})"
-    warmup = settings["warmup_ratio"] or settings["warmup_steps"] / updates
-    causes = []
-    if rate < usual_rate / LOW_FACTOR:
-        causes.append(f"learning_rate {rate:g} is low {usual}")
-    if rate > usual_rate * high_factor:
-        causes.append(f"learning_rate {rate:g} is high {usual}")
-    if warmup > LEARNT_BY:
-        causes.append(f"the warm-up takes {warmup:.0%} of the run (usual: a tenth or less)")
-    if not architecture.use_relative_positions:
-        causes.append("absolute positions take long to be learnt (try albert_cfg.use_relative_positions true)")
-    if updates < FEW_UPDATES:
-        causes.append(f"{updates} updates are few (use a smaller batch or shorter examples)")
-    causes.append("the vocabulary does not fit the text, or the text is not prose (look at some examples)")
-    return causes
