@@ -22,7 +22,7 @@ from src.data.length_buckets import (
 )
 from src.data.packing import SIZE_STEP, Packing
 from src.data.ready_features import ReadySplit
-from src.pretraining_data.diagnostics import LetterTable, VocabularyFit
+from src.pretraining_data.diagnostics import VocabularyFit
 from src.tasks.finetune_config import FinetuneConfig, is_tfrecord
 from src.tasks.spec import PreparedSplit, Task
 from src.training.network_outputs import rows_in_memory
@@ -124,11 +124,9 @@ class TaskData:
         features = split.features()
         tokenizer = self.task.tokenizer
         if split.name == TRAIN:
-            # The texts of a row are interleaved token by token; the check reads them one after another.
-            texts = self.task.spec.texts_per_row
-            ids = features.values["input_ids"].values.reshape(-1, texts).T
-            mask = features.values["input_mask"].values.reshape(-1, texts).T
-            VocabularyFit.of(ids[mask == 1], LetterTable(tokenizer)).warn(tokenizer.file.name)
+            is_token = features.values["input_mask"].values == 1
+            ids = features.values["input_ids"].values[is_token]
+            VocabularyFit.of(ids, tokenizer.unk_id).warn(tokenizer.file.name)
         return features
 
     def baseline(self, name: str) -> dict[str, float]:

@@ -2,20 +2,16 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 
 from src.pretraining_data.masking import KEEP_SHARE, MASK_SHARE
-from src.text.corpus import IS_CJK
-from src.text.sentence_piece import WORD_START
-from src.tokenization import FullTokenizer
 
 logger = logging.getLogger(__name__)
-# Shares of the tokens above which a vocabulary does not fit. google's has 2.2 % unknown in WikiText, <unk> included.
+# Share of unknown tokens above which a vocabulary does not fit. google's has 2.2 % in WikiText, <unk> included.
 MAX_UNKNOWN = 0.05
-MAX_BROKEN = 0.3
 # Baselines of a model that knows how frequent each token is, and nothing else: by the training data, and by the text
 # itself that is evaluated.
 UNIGRAM = "unigram"
@@ -25,79 +21,45 @@ NOISE = 0.02  # nats; a run that has learnt from context is further below unigra
 RANDOM_SHARE = 1 - MASK_SHARE - KEEP_SHARE
 
 
-class LetterTable:
-    """Table of the tokens of a vocabulary that are single letters of words.
-
-    Attributes:
-        starts: (V,) bool, tokens that begin a word.
-        letters: (V,) bool, tokens that are one letter (with or without the mark of a word's begin), or the mark alone;
-            Chinese and Japanese characters, which are single tokens in every vocabulary, do not count.
-    """
-
-    def __init__(self, tokenizer: FullTokenizer) -> None:
-        tokens = [tokenizer.inv_vocab[index] for index in range(tokenizer.vocab_size)]
-        mark = WORD_START if tokenizer.is_sentencepiece else "##"  # of a word's begin, or of a piece inside a word
-        self.starts = np.array([token.startswith(mark) == tokenizer.is_sentencepiece for token in tokens])
-        plain = [token.removeprefix(mark) for token in tokens]
-        self.letters = np.array([not text or _is_letter(text) for text in plain])
-        self.unk_id = tokenizer.unk_id
-
-
-def _is_letter(text: str) -> bool:
-    return len(text) == 1 and text.isalpha() and not IS_CJK.match(text)
-
-
 @dataclass(frozen=True)
 class VocabularyFit:
-    """Counts of tokens, unknown tokens and single letters beside single letters; they add up over parts of a text."""
+    """Counts of tokens and of unknown ones; they add up over parts of a text."""
 
     tokens: int = 0
     unknown: int = 0
-    broken: int = 0
 
     @classmethod
-    def of(cls, ids: np.ndarray, table: LetterTable) -> Self:
-        """Count (tokens,) ids; a letter is of a broken word if a neighbouring piece of the word is a letter, too."""
-        letters = table.letters[ids]
-        joined = letters[1:] & letters[:-1] & ~table.starts[ids[1:]]
-        broken = np.zeros(len(ids), bool)
-        broken[1:] |= joined
-        broken[:-1] |= joined
-        return cls(len(ids), int((ids == table.unk_id).sum()), int(broken.sum()))
+    def of(cls, ids: np.ndarray, unk_id: int) -> Self:
+        """Count (tokens,) ids."""
+        return cls(len(ids), int((ids == unk_id).sum()))
 
     def __add__(self, other: "VocabularyFit") -> "VocabularyFit":
-        return VocabularyFit(*(one + another for one, another in zip(astuple(self), astuple(other), strict=True)))
+        return VocabularyFit(self.tokens + other.tokens, self.unknown + other.unknown)
+
+    @property
+    def unknown_share(self) -> float:
+        return self.unknown / max(1, self.tokens)
 
     def to_manifest(self) -> dict[str, float]:
-        """Return the number of tokens, and the shares of unknown tokens and of letters of broken words."""
-        return {
-            "tokens": self.tokens,
-            "unknown_share": self.unknown / max(1, self.tokens),
-            "broken_share": self.broken / max(1, self.tokens),
-        }
+        """Return the number of tokens, and the share of unknown ones."""
+        return {"tokens": self.tokens, "unknown_share": self.unknown_share}
 
     @classmethod
     def from_manifest(cls, entries: Mapping[str, float]) -> Self:
-        """Return the counts of which a manifest has these entries."""
+        """Return the counts of which a manifest has these entries; that of older data has more."""
         tokens = int(entries["tokens"])
-        return cls(tokens, round(entries["unknown_share"] * tokens), round(entries["broken_share"] * tokens))
+        return cls(tokens, round(entries["unknown_share"] * tokens))
 
     def __str__(self) -> str:
-        shares = self.to_manifest()
-        return (
-            f"of {self.tokens:,} tokens {shares['unknown_share']:.2%} are unknown and {shares['broken_share']:.2%} "
-            "single letters of words that the vocabulary does not have"
-        )
+        return f"of {self.tokens:,} tokens {self.unknown_share:.2%} are unknown"
 
     def warn(self, vocabulary: str) -> bool:
         """Log a warning if the vocabulary clearly does not fit the text; return whether it was logged."""
-        shares = self.to_manifest()
-        if shares["unknown_share"] <= MAX_UNKNOWN and shares["broken_share"] <= MAX_BROKEN:
+        if self.unknown_share <= MAX_UNKNOWN:
             return False
         logger.warning(
             f"the vocabulary {vocabulary} does not fit this text: more than {MAX_UNKNOWN:.0%} of the tokens are "
-            f"unknown, or more than {MAX_BROKEN:.0%} single letters; use another one, or train one on this text with "
-            f"python -m src.train_vocabulary ({self})"
+            f"unknown; use another one, or train one on this text with python -m src.train_vocabulary ({self})"
         )
         return True
 

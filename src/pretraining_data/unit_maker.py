@@ -10,7 +10,7 @@ import numpy as np
 
 from src.data.feature_files import Ragged
 from src.data.record_writer import PackedRows, pack_rows
-from src.pretraining_data.diagnostics import LetterTable, VocabularyFit
+from src.pretraining_data.diagnostics import VocabularyFit
 from src.pretraining_data.examples import (
     TOKENS,
     build_examples,
@@ -61,7 +61,6 @@ class UnitMaker:
         self.seed = seed
         self.passes = passes
         self.vocabulary = MaskVocabulary.of(tokenizer)
-        self.letters = LetterTable(tokenizer)
         if settings.masking == "static":
             self.columns = columns(settings.max_seq_length, settings.predictions, tokenizer.pad_id)
         else:
@@ -81,7 +80,7 @@ class UnitMaker:
             pairs = PACKINGS[self.settings.segment_packing](documents, self.settings, random)
             if pairs:
                 rows_by_pass.append(self._rows(documents, pairs, seed))
-        fit = VocabularyFit.of(documents.ids & ~INSIDE_WORD, self.letters)
+        fit = VocabularyFit.of(documents.ids & ~INSIDE_WORD, self.tokenizer.unk_id)
         text_bytes = sum(len(text.encode()) for document in unit for text in document)
         if not rows_by_pass:
             no_rows = PackedRows([], np.zeros(0, np.int32), np.zeros(0, np.uint32))
