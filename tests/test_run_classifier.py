@@ -126,7 +126,6 @@ def test_weights_alone_give_the_same_results_and_stay_as_they_are(
     run_classifier.main(config)
     said = capsys.readouterr().out
     assert " here, and " not in said  # the settings are those of the training
-    assert "max_eval_samples 45" not in said  # which leaves no example out
     results = read(tmp_path / "eval_results.json")
     assert results["accuracy"] == read(run / "eval_results.json")["accuracy"]
     assert results["remarks"] == ["dev: f1 is that of the label 'good', the second of bad, good (label_list)"]
@@ -711,13 +710,3 @@ def test_a_layer_before_the_classifier_is_that_of_the_weights(data: Path, run: P
     known = parse_task_info(read(run / "task.json") | {"classifier_hidden_size": 5}, "task.json")
     config = evaluating(data, run)
     assert ClassifierTask(config, find_tokenizer(config), known).task_info.classifier_hidden_size == 5
-
-
-def test_that_other_examples_are_chosen_than_in_training_is_told(
-    data: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The second of several seeds keeps a configuration with its own seed."""
-    for most in (45, 44):
-        run_classifier.main(evaluating(data, run, output_path=tmp_path, max_eval_samples=most, seed=12346))
-        said = capsys.readouterr().out
-        assert ("max_eval_samples 44 and seed 12346" in said) == (most < 45)

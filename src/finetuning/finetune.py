@@ -277,7 +277,6 @@ class Finetuning(Training):
         task_info = self.check_task(weights)
         contents = find_checkpoint(weights)
         check_network(contents, self.architecture)
-        self.data.warn_of_other_examples(contents.loop_state.get("identity", {}))
         self.ranks.must_agree({"checkpoint": contents.path.name}, "what they evaluate")
         step = contents.loop_state.get("step", -1)
         is_same_task_info = task_info.explicit_values() == self.task.task_info.explicit_values()

@@ -1,7 +1,7 @@
 """Splits of a task as feature files and batches, the same on every rank."""
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -208,20 +208,3 @@ class TaskData:
                 if key not in NOT_IDENTITY:
                     fingerprint[f"{name} {key}"] = value
         return fingerprint
-
-    def warn_of_other_examples(self, trained: Mapping[str, Any]) -> None:
-        """Warn if max_eval_samples chooses other development examples than in training.
-
-        Args:
-            trained: identity() of the training.
-        """
-        config = self.config
-        name = self.task.dev_splits[0]
-        if not (config.do_eval and config.max_eval_samples):
-            return
-        texts_sha256 = self.prepared(name).records.manifest.get("texts_sha256")
-        if trained.get(f"{name} texts_sha256", texts_sha256) != texts_sha256:
-            logger.warning(
-                f"max_eval_samples {config.max_eval_samples} and seed {config.seed} choose other development examples "
-                "than the training did: set seed to that of the training, the first one if it had several"
-            )
