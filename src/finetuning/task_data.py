@@ -1,6 +1,5 @@
 """Splits of a task as feature files and batches, the same on every rank."""
 
-import logging
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +27,6 @@ from src.tasks.spec import PreparedSplit, Task
 from src.training.network_outputs import rows_in_memory
 from src.training.ranks import Ranks
 
-logger = logging.getLogger(__name__)
 MAX_EPOCHS, ROWS_LOOKED_AT = 32, 1_000_000  # limits of the sample from which packed batch sizes are chosen
 # Entries of a manifest that may differ while the examples are the same.
 NOT_IDENTITY = ("format_version", "source", "columns", "record_files", "files", "num_choices")
@@ -52,7 +50,6 @@ class TaskData:
         self.reads_tokens = scores.reads_tokens
         self.packed = scores.albert.packs and not config.length_buckets
         self._prepared: dict[str, PreparedSplit] = {}
-        self._digests: dict[str, str] = {}  # of the examples, by split
 
     @property
     def evaluated_splits(self) -> tuple[str, ...]:
@@ -103,11 +100,6 @@ class TaskData:
     def _cached_features(self, split: Any) -> RecordSet:
         """Return the features of a split; rank 0 writes missing ones while the other ranks wait. Collective."""
         manifest = split.manifest()
-        if digest := manifest.get("texts_sha256"):
-            same = [name for name, other in self._digests.items() if digest == other and TRAIN in (name, split.name)]
-            if same:
-                logger.warning(f"{split.name} and {same[0]} have the same examples, so metrics say nothing of new ones")
-            self._digests[split.name] = digest
         barrier_name = f"the features of the {split.name} split"
         self.ranks.must_agree(manifest, f"the examples of the {split.name} split")
         if not self.ranks.is_writer:

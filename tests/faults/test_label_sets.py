@@ -4,7 +4,6 @@ import json
 import logging
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,14 +11,12 @@ import pytest
 from model_utils.errors import ConfigError, DataError
 from src.create_finetune_data import plain_label
 from src.finetuning.finetune import find_tokenizer
-from src.finetuning.task_data import TaskData
 from src.tasks.class_labels import label_warnings
 from src.tasks.classification import ClassifierTask
 from src.tasks.classification_examples import NLI_TASKS
 from src.tasks.glue import PUBLISHED_TASKS
 from src.tasks.multi_label import make_classifier
 from src.tasks.task_info import TaskInfo
-from src.training.ranks import Ranks
 from tests.faults.label_sets import NUMERALS, SOUND, SUSPICIOUS, TEXTS
 from tests.helpers.classifier_run import SPECIALS, config_of
 
@@ -194,18 +191,6 @@ def test_training_warns_once_of_its_own_rows(folder: Path, caplog: pytest.LogCap
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len([text for text in warnings if "'a,b'" in text and "train.tsv" in text]) == 1
     assert len([text for text in warnings if "'Rare'" in text]) == 1
-
-
-def test_a_copy_of_the_training_file_for_development_is_named(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for split in ("train", "dev"):
-        write(folder / f"{split}.tsv", ["a", "b"] * 3)
-    task = task_of(folder)
-    scores: Any = SimpleNamespace(config=None, reads_tokens=False, albert=SimpleNamespace(packs=False))
-    data = TaskData(task.config, task, scores, Ranks())
-    data.prepared("dev")
-    assert "the same examples" not in caplog.text
-    data.prepared("train")
-    assert "train and dev have the same examples" in caplog.text
 
 
 @pytest.mark.parametrize("columns", [{"text_a_column": "label"}, {"text_a_column": "2"}, {"text_b_column": "text_a"}])
