@@ -10,7 +10,7 @@ google aligns an answer with tokens by a longest common subsequence; this module
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -30,7 +30,7 @@ from src.utils import read_lines
 
 logger = logging.getLogger(__name__)
 _TARGETS = ("start_positions", "end_positions", "is_impossible")
-_RECORD_KEYS = {"paragraphs", "context_text", "context", "question"}
+_RECORD_KEYS = {"paragraphs", "context", "question"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,32 +99,11 @@ class _Article(Schema):
     paragraphs: list[_Paragraph]
 
 
-class _TrialQuestion(Schema):
-    query_id: Text
-    query_text: str
-    answers: list[str] | None = None
-
-
-class _TrialParagraph(Schema):
-    """Paragraph of CMRC 2018's trial data, whose answers have no position: the first one in the context counts."""
-
-    context_text: Text
-    qas: list[_TrialQuestion]
-
-    def questions(self) -> Iterator[_Question]:
-        for item in self.qas:
-            question: dict[str, Any] = {"id": item.query_id, "question": item.query_text}
-            if item.answers is not None:
-                starts = [self.context_text.find(answer) for answer in item.answers]
-                question["answers"] = {"text": item.answers, "answer_start": starts}
-            yield _Question.model_validate(question)
-
-
 def read_squad(path: Path, version_2: bool, labelled: bool = True) -> list[SquadQuestion]:
     """Return the questions of a file in order.
 
-    The file is a JSON document or JSON lines. It holds articles as in SQuAD 1.1 and 2.0, paragraphs as in CMRC 2018's
-    trial data, or flat records as in Hugging Face's datasets: each a question with its context.
+    The file is a JSON document or JSON lines. It holds articles as in SQuAD 1.1 and 2.0, or flat records as in Hugging
+    Face's datasets: each a question with its context.
 
     Args:
         version_2: allow questions without an answer, with or without is_impossible.
@@ -138,12 +117,8 @@ def read_squad(path: Path, version_2: bool, labelled: bool = True) -> list[Squad
     questions: list[SquadQuestion] = []
     contexts: dict[str, str] = {}  # flat records repeat them
     for origin, record in _records(path):
-        paragraphs: list[tuple[str, Iterable[_Question]]]
-        keys = record.keys() if isinstance(record, dict) else set()
-        if "context_text" in keys:
-            trial = validated(record, _TrialParagraph, origin)
-            paragraphs = [(trial.context_text, trial.questions())]
-        elif keys & {"context", "question"}:
+        paragraphs: list[tuple[str, Sequence[_Question]]]
+        if isinstance(record, dict) and record.keys() & {"context", "question"}:
             flat = validated(record, _FlatQuestion, origin)
             paragraphs = [(flat.context, [flat])]
         else:

@@ -120,17 +120,6 @@ def test_questions_to_predict_may_say_that_they_have_no_answer(tmp_path, said, v
         read_squad(contradiction, version_2=True, labelled=False)
 
 
-def test_trial_data_of_cmrc_2018(tmp_path):
-    asked = [{"query_id": "T_0", "query_text": "是什么？", "answers": ["京城", "北京"]}]
-    document = [{"context_id": "T", "context_text": "这是北京城。", "title": "x", "qas": asked}]
-    (question,) = read_squad(write(tmp_path, document), version_2=False)
-    assert (question.id, question.question, question.context) == ("T_0", "是什么？", "这是北京城。")
-    assert question.answers == (SquadAnswer("京城", 3), SquadAnswer("北京", 2))
-    del asked[0]["query_id"]
-    with pytest.raises(DataError, match=r"data\.0: qas\.0\.query_id is missing"):
-        read_squad(write(tmp_path, document), version_2=False)
-
-
 PARAGRAPH = ("data", 0, "paragraphs", 1)
 QUESTION = (*PARAGRAPH, "qas", 0)
 ANSWER = (*QUESTION, "answers", 0)
