@@ -3,7 +3,7 @@
 from model_utils.config import run_main
 from src.finetuning.finetune import finetune
 from src.tasks.classification_examples import ClassifierConfig
-from src.tasks.multi_label import make_classifier
+from src.tasks.classifier_tasks import make_classifier
 
 
 def main(config: ClassifierConfig) -> None:

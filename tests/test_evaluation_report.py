@@ -25,6 +25,7 @@ from src.squad_postprocess import answer_texts
 from src.tasks.class_weights import class_weights
 from src.tasks.classification import ClassifierTask
 from src.tasks.classification_examples import ClassifierConfig
+from src.tasks.classifier_tasks import make_classifier
 from src.tasks.entities import Scheme, find_entities
 from src.tasks.evaluation_report import (
     Confusion,
@@ -34,7 +35,6 @@ from src.tasks.evaluation_report import (
     calibration_error,
     classifier_report,
 )
-from src.tasks.multi_label import make_classifier
 from src.tasks.question_answering import SquadConfig, SquadTask, SquadV2Config, SquadV2Task
 from src.tasks.spec import EvaluationResult, PreparedSplit
 from src.tasks.squad_metrics import score_answers, score_answers_v2

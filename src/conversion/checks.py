@@ -95,7 +95,7 @@ def weight_shapes(config: AlbertConfig, outputs: int = 0, classifier_hidden_size
     shapes |= dense_shapes("mlm.dense", hidden, embedding) | dense_shapes("sop", hidden, 2)
     shapes |= {"mlm.layer_norm.gamma": (embedding,), "mlm.layer_norm.beta": (embedding,)}
     shapes["mlm.bias"] = (config.vocab_size,)
-    for head in HEADS.values():  # the first task determines a layer that several tasks have
+    for head in HEADS.values():  # those that share a layer agree on its shape
         shapes = head.shapes(hidden, outputs, classifier_hidden_size) | shapes
     return shapes
 

@@ -288,7 +288,7 @@ def _end_logits(graph: NetworkGraph, sequence: str, start_states: str) -> str:
     return graph.node("Squeeze", graph.dense("end_logits", hidden), graph.constant([3]))
 
 
-HEADS: dict[type, Callable[..., Outputs]] = {
+ONNX_HEADS: dict[type, Callable[..., Outputs]] = {
     CrfScores: _crf,
     EncoderOutputs: _encoder_outputs,
     FillMaskScores: _fill_mask,
@@ -306,14 +306,14 @@ def write_network(scores: ScoresNetwork, int8: bool = False) -> bytes:
     Raises:
         DataError: the network has a head, an activation or weights that cannot be written, or onnx is not installed.
     """
-    if type(scores) not in HEADS or scores.config.hidden_act not in ACTIVATIONS:
+    if type(scores) not in ONNX_HEADS or scores.config.hidden_act not in ACTIVATIONS:
         network = f"{type(scores).__name__} with hidden_act {scores.config.hidden_act}"
         raise DataError(f"a network of {network} cannot be written as ONNX: use file_format MINDIR")
     graph = NetworkGraph(scores, int8)
     inputs = [
         graph.input(name, (BATCH, MASKS if name == "masked_lm_positions" else LENGTH)) for name in scores.input_columns
     ]
-    outputs = HEADS[type(scores)](graph, scores, *inputs)
+    outputs = ONNX_HEADS[type(scores)](graph, scores, *inputs)
     if graph.unused:
         raise DataError(f"the weight {min(graph.unused)} cannot be written as ONNX: use file_format MINDIR")
     for name, (value, axes) in zip(scores.output_names, outputs, strict=True):

@@ -9,11 +9,12 @@ from model_utils.errors import DataError, shorten
 from model_utils.json_files import Schema, validated
 from src.tasks.classification import CLASSIFICATION, REGRESSION
 from src.tasks.classification_examples import ClassifierConfig
+from src.tasks.classifier_tasks import make_classifier
 from src.tasks.embedding_pairs import EMBEDDING_PAIRS
 from src.tasks.embeddings import EMBEDDINGS
 from src.tasks.fill_mask import FILL_MASK
 from src.tasks.finetune_config import FinetuneConfig
-from src.tasks.multi_label import MULTI_LABEL, make_classifier
+from src.tasks.multi_label import MULTI_LABEL
 from src.tasks.multiple_choice import MULTIPLE_CHOICE, RaceConfig, RaceTask
 from src.tasks.question_answering import SQUAD_V1, SQUAD_V2, SquadConfig, SquadTask, SquadV2Config, SquadV2Task
 from src.tasks.spec import Head, Task, TaskSpec

@@ -113,16 +113,6 @@ class MultiLabelTask(ClassifierTask):
         return multi_label_metrics(np.tile(constant, (len(gold), 1)), gold)
 
 
-def make_classifier(
-    config: ClassifierConfig, tokenizer: FullTokenizer, trained_info: TaskInfo | None = None
-) -> ClassifierTask:
-    """Return the task of a configuration, or of the weights to evaluate."""
-    is_multi_label = config.multi_label or (trained_info is not None and trained_info.task == NAME)
-    if is_multi_label and not config.multi_label:
-        config = config.replace(multi_label=True)
-    return (MultiLabelTask if is_multi_label else ClassifierTask)(config, tokenizer, trained_info)
-
-
 def fit_thresholds(probabilities: np.ndarray, gold: np.ndarray) -> np.ndarray:
     """Return for each label the threshold with the largest F1, (C,) float32; UNFITTED for labels that no row has.
 

@@ -50,7 +50,7 @@ class Head:
         outputs: size of that layer; 0: one output per label.
         parts: groups of weight name prefixes; the weights of a group are either all present or all absent.
         shapes: returns all shapes by name, given hidden size, outputs and width of the layer before the logits.
-        hugging_face: class of transformers that names these weights the same; "" for none.
+        hugging_face: class of transformers that stores these weights with the same names and shapes; "" for none.
     """
 
     module: str

@@ -84,6 +84,7 @@ class LearningRate(nn.Cell):
             return 0.5 + 0.5 * ops.cos(math.pi * (progress - self.warmup_share) / (1.0 - self.warmup_share))
         if schedule == "trapezoid":
             return ops.minimum((1.0 - progress) / self.settings.decay_share, 1.0)
+        assert schedule == "constant"
         return ops.ones_like(progress)
 
 

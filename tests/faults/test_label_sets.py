@@ -14,8 +14,8 @@ from src.finetuning.finetune import find_tokenizer
 from src.tasks.class_labels import label_warnings
 from src.tasks.classification import ClassifierTask
 from src.tasks.classification_examples import NLI_TASKS
+from src.tasks.classifier_tasks import make_classifier
 from src.tasks.glue import PUBLISHED_TASKS
-from src.tasks.multi_label import make_classifier
 from src.tasks.task_info import TaskInfo
 from tests.faults.label_sets import NUMERALS, SOUND, SUSPICIOUS, TEXTS
 from tests.helpers.classifier_run import SPECIALS, config_of
