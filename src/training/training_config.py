@@ -36,7 +36,7 @@ class AdamConfig(Config):
     power: float = option(1.0, "power of the polynomial decay", above=0, maximum=100, needs=("schedule", "polynomial"))
     decay_share: float = option(
         0.2,
-        "last share of the run; the trapezoid decays in it",
+        "share of the trapezoid's decay; at the end of the run",
         above=0,
         maximum=1,
         needs=("schedule", "trapezoid"),
