@@ -16,12 +16,6 @@ from model_utils.schema import ANY, Config, load_config, option
 
 DEVICE_KEYS = "device_target device_id distribute device_num seed compute_type fused_layers threads".split()
 DEVICE_TARGETS = ("auto", "CPU", "GPU", "Ascend")
-# Errors of a file that the user named are reported in one sentence; other system errors keep their traceback.
-FIXABLE = {
-    getattr(errno, name)
-    for name in """EACCES EBUSY EEXIST EFBIG EINVAL EIO EISDIR ELOOP EMFILE ENAMETOOLONG ENFILE ENODEV ENOENT
-    ENOTDIR ENOTEMPTY ENXIO EPERM EROFS ESTALE ETXTBSY EXDEV""".split()
-}
 # Upper bounds beyond any real run, so that a typing error gives a message instead of exhausting the memory.
 UPDATES = 100_000_000
 EPOCHS = 1_000_000
@@ -106,7 +100,7 @@ def _sentence(error: Exception, config: Config | None) -> str:
         return f"out of memory. {_memory_advice(config)}"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"the disk is full: {error.filename or error}"
-    if isinstance(error, OSError) and error.errno in FIXABLE and error.filename:
+    if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"
     return ""
 

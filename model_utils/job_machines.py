@@ -21,7 +21,7 @@ class Engine:
         index: variable with the machine's index, from 0.
         count: variable with the number of machines; "": the engine does not tell.
         names: variable with the names of the machines, or of the first one; "": the engine does not tell.
-        launchers: variable that begins with the number of processes that the engine starts on a machine: one is right.
+        launchers: variable whose value begins with the number of launchers on a machine, which must be 1.
     """
 
     name: str
@@ -101,6 +101,8 @@ def find_machine(
 ) -> Machine:
     """Return this machine of the job. Options come first, then the engine's variables, then one machine alone.
 
+    An engine's variables must not contradict the options, unless worker_num, node_rank and master_addr are all given.
+
     Args:
         local_size: ranks of each machine.
         worker_num, node_rank, master_addr, master_port: msrun's options; None or "": not given.
@@ -110,9 +112,11 @@ def find_machine(
             not known; the engine starts several launchers on a machine.
     """
     engine = next((engine for engine in ENGINES if engine.sign in environment), None)
+    if worker_num is not None and node_rank is not None and master_addr:
+        engine = None  # a shell that srun has started on each machine, for instance
     count = _machine_count(local_size, worker_num, engine, environment)
     if worker_num is None and not engine and (node_rank is not None or master_addr):
-        raise ConfigError(key="worker_num", value=None, expected="the ranks of all machines, beside --node_rank")
+        raise ConfigError(key="worker_num", value=None, expected="the ranks of all machines")
     port = _number(environment, "MASTER_PORT", MASTER_PORT) if master_port is None else master_port
     if not 1 <= port < LARGEST_PORT:
         raise ConfigError(key="master_port", value=port, expected=f"1 to {LARGEST_PORT - 1}")
@@ -139,8 +143,8 @@ def _machine_count(
 ) -> int:
     """Return the number of machines; raises as find_machine."""
     launchers = environment.get(engine.launchers, "1") if engine else "1"
-    if engine and not re.match(r"1\b", launchers):
-        expected = "1: a launcher a machine (srun --ntasks-per-node=1, mpirun --map-by ppr:1:node)"
+    if engine and not re.fullmatch(r"1(\(x\d+\))?", launchers):
+        expected = "1: one launcher on each machine (srun --ntasks-per-node=1, mpirun --map-by ppr:1:node)"
         raise ConfigError(key=engine.launchers, value=launchers, expected=expected)
     count = _number(environment, engine.count, 0) if engine else 0
     if worker_num is not None:

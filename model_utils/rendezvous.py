@@ -94,7 +94,8 @@ class Rendezvous:
                 sizes = f"{local_size} of {size} ranks, but the first machine {self.local_size} of {self.size}"
                 raise UserError(f"machine {machine} has {sizes}: give all the same --nproc and --worker_num")
             if machine in self._silences:
-                raise UserError(f"two machines of this job have the index {machine}: give each its own --node_rank")
+                remedy = "give each its own --node_rank, or if one has started again, wait until the others have ended"
+                raise UserError(f"two machines of this job have the index {machine}: {remedy}")
             self._silences[machine] = 0.0
             self._changed.notify_all()
             machines = range(self.size // self.local_size)

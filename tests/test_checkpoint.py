@@ -12,6 +12,7 @@ import pytest
 from mindspore import Parameter, Tensor, nn
 from mindspore.train.checkpoint_pb2 import Checkpoint as CheckpointProto
 
+from model_utils.config import _sentence
 from model_utils.errors import CheckpointError, UserError
 from src.albert_config import AlbertConfig
 from src.checkpoints import checkpoint_files as ckpt
@@ -179,8 +180,9 @@ def test_any_path_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     for load in (ckpt.find_checkpoint, load_tokenizer):
         for name in (".", "/", "..", "n" * 255, "n" * 300, "a\0b"):
-            with pytest.raises((UserError, OSError)):
+            with pytest.raises((UserError, OSError)) as raised:
                 load(Path(name))
+            assert _sentence(raised.value, None)
 
 
 def test_newest_good_one_wins_by_number(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -224,12 +224,17 @@ def test_the_order_depends_on_seed_and_epoch_alone(folder):
 IN_ORDER = [*range(0, ROWS, 2), *range(1, ROWS, 2)]  # rows are dealt out to two files
 
 
-def test_without_shuffling_the_order_is_that_of_the_files(folder):
+@pytest.fixture(params=[ROWS_PLANNED, ROWS // 3])
+def planned_at_once(request, monkeypatch):
+    monkeypatch.setattr("src.data.batches.ROWS_PLANNED", request.param)
+
+
+def test_without_shuffling_the_order_is_that_of_the_files(planned_at_once, folder):
     for epoch in (0, 1):
         assert real_labels(load(folder, shuffle=False, evaluation=True).batches(epoch)) == IN_ORDER
 
 
-def test_training_without_shuffling_leaves_no_row_out_for_ever(folder):
+def test_training_without_shuffling_leaves_no_row_out_for_ever(planned_at_once, folder):
     dataset = load(folder, shuffle=False)
     seen = [label for epoch in range(3) for label in real_labels(dataset.batches(epoch))]
     assert ROWS % 8
@@ -252,18 +257,14 @@ def test_training_without_shuffling_keeps_the_order_of_packed_rows(folder):
 
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("evaluation", [False, True])
-def test_packed_batches_are_as_large_on_all_ranks(folder, shuffle, evaluation):
+def test_packed_batches_are_as_large_on_all_ranks(planned_at_once, folder, shuffle, evaluation):
     settings = {"shuffle": shuffle, "evaluation": evaluation, "batch_size": 2, "rank_size": 3, "packing": Packing(1, 1)}
     of_rank = [load(folder, rank=rank, **settings) for rank in range(3)]
-    plans, lengths = [next(dataset.plans(0)) for dataset in of_rank], of_rank[0].records.lengths
-    tokens = [np.where(plan.rows < 0, 0, lengths[plan.rows]).sum(1) for plan in plans]
-    for plan in plans:
-        np.testing.assert_array_equal(plan.widths, Packing(1, 1).sizes_for(np.max(tokens, axis=0)))
-
-
-@pytest.fixture(params=[ROWS_PLANNED, ROWS // 3])
-def planned_at_once(request, monkeypatch):
-    monkeypatch.setattr("src.data.batches.ROWS_PLANNED", request.param)
+    lengths = of_rank[0].records.lengths
+    for plans in zip(*(dataset.plans(0) for dataset in of_rank), strict=True):
+        tokens = [np.where(plan.rows < 0, 0, lengths[plan.rows]).sum(1) for plan in plans]
+        for plan in plans:
+            np.testing.assert_array_equal(plan.widths, Packing(1, 1).sizes_for(np.max(tokens, axis=0)))
 
 
 @pytest.mark.parametrize("boundaries", [(), (8, 16, 32)])

@@ -1,8 +1,11 @@
 """Files of records and of answers: lines and their numbers, standard streams and pipes, what is refused before work."""
 
+import contextlib
 import gzip
 import os
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +13,20 @@ import openpyxl
 import pytest
 
 import predict
+from model_utils.config import _sentence
 from model_utils.errors import ConfigError, DataError
 from src.inference.deploy_config import PredictConfig
 from src.inference.record_files import check_inputs, check_output, read_records, write_records
 from src.text.text_tables import TableOptions
 from tests.helpers.folder_state import folder_state
+
+
+@contextlib.contextmanager
+def ends_in(sentence: str) -> Iterator[None]:
+    """The block ends in an error that run_main prints as this sentence, a pattern."""
+    with pytest.raises((DataError, OSError)) as error:
+        yield
+    assert re.search(sentence, _sentence(error.value, None))
 
 
 def records_of(path: Path, content: bytes, input_format: str = "auto") -> list[tuple[int, Any]]:
@@ -102,7 +114,7 @@ def test_plain_lines_keep_their_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "input_format", "sentence"),
     [
-        ("nowhere", "auto", "No such file .*nowhere"),
+        ("nowhere", "auto", "nowhere.*: No such file"),
         ("nowhere.tsv", "auto", r"nowhere\.tsv cannot be read: No such file"),
         ("empty.tsv", "auto", r"empty\.tsv is empty"),
         (".", "text", "it is a folder, a device or a pipe"),
@@ -120,11 +132,11 @@ def test_an_input_that_cannot_be_is_refused_before_work(
     Path("late.tsv").write_bytes(b"text_a\n" + 40_000 * b"a text\n" + b"\xff\n")
     os.mkfifo("pipe")
     before = folder_state(tmp_path)
-    with pytest.raises((DataError, OSError), match=sentence):
+    with ends_in(sentence):
         check_inputs([(name, input_format)])
-    with pytest.raises((DataError, OSError), match=sentence):
+    with ends_in(sentence):
         list(read_records(name, input_format, "text_a"))
-    with pytest.raises((DataError, OSError), match=sentence):
+    with ends_in(sentence):
         predict.main(PredictConfig(model="nowhere", input=name, output="new/out", input_format=input_format))
     assert folder_state(tmp_path) == before
 
@@ -153,10 +165,10 @@ def test_an_output_that_cannot_be_is_refused_before_work(tmp_path: Path, monkeyp
     assert (error.value.key, error.value.value) == ("output", "~/out")
     for name, sentence in (
         ("", "is a folder"),
-        ("in.jsonl/x", "Not a directory: .*in.jsonl"),
+        ("in.jsonl/x", "in.jsonl: Not a directory"),
         ("x" * 300, "name too long"),
     ):
-        with pytest.raises((DataError, OSError), match=sentence):
+        with ends_in(sentence):
             check_output(str(tmp_path / name), source)
     (tmp_path / "elsewhere").symlink_to("new/folder/out.jsonl")
     for name in ("new/out.jsonl", "elsewhere"):

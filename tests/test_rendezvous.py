@@ -157,6 +157,7 @@ TORCHRUN = {"NODE_RANK": "1", "NNODES": "2", "MASTER_ADDR": "localhost", "MASTER
         ({}, TORCHRUN, 1, 2, 29500),
         ({"worker_num": 6}, SLURM, 1, 3, 8118),
         ({"worker_num": 2, "node_rank": 0, "master_addr": "localhost"}, {}, 0, 1, 0),
+        ({"worker_num": 4, "node_rank": 1, "master_addr": "localhost"}, SLURM, 1, 2, 8118),  # srun --pty bash on each
         ({"node_rank": 0}, TORCHRUN, 0, 2, 29500),
     ],
 )
@@ -182,6 +183,7 @@ def test_a_launcher_finds_its_machine(
         ({"worker_num": 2, "node_rank": 1, "master_addr": "localhost"}, {}, "node_rank"),
         ({"worker_num": 2}, SLURM, "worker_num"),
         ({}, SLURM | {"SLURM_STEP_TASKS_PER_NODE": "2(x3)"}, "SLURM_STEP_TASKS_PER_NODE"),
+        ({}, SLURM | {"SLURM_STEP_TASKS_PER_NODE": "1,2"}, "SLURM_STEP_TASKS_PER_NODE"),
         ({}, MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "16"}, "OMPI_COMM_WORLD_LOCAL_SIZE"),
         ({}, MPI, "master_addr"),
         ({}, SLURM | {"SLURM_STEP_NUM_TASKS": "many"}, "SLURM_STEP_NUM_TASKS"),

@@ -47,7 +47,7 @@ def main(vocab: str, output: str, *texts: str) -> None:
     """Print a row for each way."""
     folder = Path(output).resolve()
     common = ["src.create_pretraining_data", "--input_file", ",".join(texts), "--vocab_file", vocab]
-    common += ["--max_seq_length", "128", "--masking", "dynamic", "--file_num", "2", "--output_file"]
+    common += ["--max_seq_length", "128", "--masking", "dynamic", "--output_file_num", "2", "--output_file"]
     print("| | CPU s of children | seconds | rows | hash |\n|---|---|---|---|---|", flush=True)
     for name in ("one part", f"{PARTS} parts", "Dask"):
         path = folder / name.replace(" ", "-") / "train.mindrecord"

@@ -101,7 +101,7 @@ def _find_vocabulary(folder: Path, vocab_size: int, do_lower_case: bool) -> Full
 def _tensorflow() -> ModuleType:
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    return require("tensorflow", "requirements-convert.txt", "a checkpoint of google")
+    return require("tensorflow", "requirements-convert.txt", "google's checkpoint")
 
 
 def read_variables(prefix: Path) -> tuple[dict[str, np.ndarray], int]:

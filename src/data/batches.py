@@ -19,7 +19,7 @@ from src.data.row_reader import RowReader
 
 SEQUENCE_WEIGHTS = "sequence_weights"
 ROW_NUMBERS = "row_numbers"
-ROWS_PLANNED = 2**20  # rows grouped by length at a time; 20 million at once would take 0.9 GB, so they take 0.2 GB
+ROWS_PLANNED = 2**20  # rows grouped by length at a time: for 20 million rows 0.2 GB, all at once 0.9 GB
 
 Batch = dict[str, np.ndarray]
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 from mindspore import nn
 
 from model_utils.device import Device, setup_device
-from model_utils.errors import ConfigError, DataError
+from model_utils.errors import ConfigError, UserError
 from model_utils.files import write_json
 from src.albert_networks import JointNetwork, TrainingNetwork, head_prefix
 from src.checkpoints.checkpoint_files import BACKBONE, Checkpoint, find_checkpoint, list_checkpoints
@@ -66,7 +66,7 @@ def naming(task: str) -> Iterator[None]:
     """Name the task in errors about its keys and files."""
     try:
         yield
-    except (ConfigError, DataError) as error:
+    except UserError as error:
         raise ConfigError(f"tasks.{task}: {error}", key=f"tasks.{task}") from error
 
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from model_utils.config import check_not_home
 from model_utils.errors import ConfigError, DataError, first_few, shorten
-from model_utils.files import check_writable, naming_in_errors, open_file, sync_to_disk, write_atomically
+from model_utils.files import check_writable, open_file, sync_to_disk, write_atomically
 from model_utils.json_files import parse_json
 from model_utils.messages import silence
 from src.inference.answer_tables import ENDINGS, TableCheck, write_table
@@ -105,9 +105,12 @@ def _format_of(file: str, input_format: str) -> str:
 
 
 def _raw_lines(file: str) -> Iterator[tuple[int, bytes]]:
-    stream = contextlib.nullcontext(sys.stdin.buffer) if file == STANDARD else open_file(Path(file))
-    with naming_in_errors(Path(file)), stream as lines:
-        yield from enumerate(lines, 1)
+    try:
+        with contextlib.nullcontext(sys.stdin.buffer) if file == STANDARD else open_file(Path(file)) as stream:
+            yield from enumerate(stream, 1)
+    except OSError as error:  # here, because writers of answers take it for an error of their output
+        name = "standard input" if file == STANDARD else file
+        raise DataError(f"{name} cannot be read: {error.strerror}") from error
 
 
 def _open_table(file: str, options: TableOptions) -> TextTable:

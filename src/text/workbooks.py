@@ -4,6 +4,7 @@ import io
 import logging
 import math
 import re
+import warnings
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -38,7 +39,8 @@ def read_xlsx(path: Path, sheet_name: str | None = None) -> NumberedRows:
 
     BUILTIN_FORMATS.update(_CHINESE_DATE_FORMATS)
     with reading_errors(path, _FORM), open_file(path) as file:
-        sheets = load_workbook(file, read_only=True, data_only=True, keep_links=False).worksheets
+        with warnings.catch_warnings(action="ignore"):  # about styles and extensions, which are not read
+            sheets = load_workbook(file, read_only=True, data_only=True, keep_links=False).worksheets
         if not sheets:
             raise DataError(f"{path} has no worksheet, or is Strict Open XML; save it as an ordinary .xlsx file")
         for sheet in sheets:

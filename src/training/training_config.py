@@ -36,7 +36,7 @@ class AdamConfig(Config):
     power: float = option(1.0, "power of the polynomial decay", above=0, maximum=100, needs=("schedule", "polynomial"))
     decay_share: float = option(
         0.2,
-        "share of the trapezoid's decay; at the end of the run",
+        "last share of the run, in which the trapezoid decays",
         above=0,
         maximum=1,
         needs=("schedule", "trapezoid"),
