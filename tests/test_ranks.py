@@ -18,12 +18,13 @@ import pytest
 
 import run_classifier
 import run_pretrain
+from model_utils.device import Device
 from model_utils.errors import UserError
-from model_utils.rendezvous import Rendezvous
+from model_utils.rendezvous import ADDRESS, KEY, LAUNCHER, Rendezvous, RendezvousServer
 from model_utils.schema import load_config
 from src.checkpoints.checkpoint_files import find_checkpoint
 from src.tasks.classification_examples import ClassifierConfig
-from src.training.ranks import Ranks
+from src.training.ranks import Ranks, ranks_of
 from src.training.trainer import Trainer
 from tests.conftest import ROOT
 from tests.helpers.classifier_run import classifier_arguments, predicted_labels, write_classifier_data
@@ -79,6 +80,16 @@ def test_who_waits_in_vain_says_for_whom_for_what_and_how_long() -> None:
     threading.Timer(0.2, rendezvous.report, (0, {1: "no room"})).start()
     with pytest.raises(UserError, match="rank 1 has ended while this one waited for it at the features"):
         Ranks(0, 2, rendezvous).wait("the features")
+
+
+def test_a_process_has_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = RendezvousServer(Rendezvous(2), ("127.0.0.1", 0), b"key")
+    monkeypatch.setenv(ADDRESS, f"127.0.0.1:{server.address[1]}")
+    monkeypatch.setenv(KEY, "key")
+    monkeypatch.setenv(LAUNCHER, "0")
+    groups = [ranks_of(Device("CPU", "float32", rank=1, rank_size=2)) for _ in range(2)]
+    ranks_of.cache_clear()
+    assert groups[0] is groups[1]
 
 
 def test_ranks_that_differ_are_named() -> None:

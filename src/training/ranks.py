@@ -4,6 +4,7 @@ MindSpore's collectives on CPUs abort the job if a rank waits longer than 30 s, 
 evaluates. So ranks first synchronise through the job's rendezvous, for up to WAIT_MINUTES.
 """
 
+import functools
 import os
 import pickle
 from dataclasses import dataclass
@@ -82,6 +83,7 @@ class Ranks:
 ALONE = Ranks()  # process group of a single process
 
 
+@functools.cache  # barriers are numbered, so that a process must have one group
 def ranks_of(device: Device) -> Ranks:
     """Return the process group of this device's process, as scripts/launch.py started it."""
     if device.rank_size == 1:
