@@ -98,11 +98,11 @@ def numbered(rows: int, per_epoch: int) -> SimpleNamespace:
     def batches(epoch: int, start: int = 0) -> Any:
         return ({"at": (epoch, index)} for index in range(start, per_epoch))
 
-    def plan(epoch: int) -> SimpleNamespace:
-        return SimpleNamespace(widths=np.full(per_epoch, rows))
+    def widths(epoch: int) -> np.ndarray:
+        return np.full(per_epoch, rows)
 
     return SimpleNamespace(
-        num_rows=rows, batches_per_epoch=per_epoch, rows_at_once=4, most_tokens=rows, batches=batches, plan=plan
+        num_rows=rows, batches_per_epoch=per_epoch, rows_at_once=4, most_tokens=rows, batches=batches, widths=widths
     )
 
 
