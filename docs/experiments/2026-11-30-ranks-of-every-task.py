@@ -25,6 +25,8 @@ COMMON = (
 )
 TASKS = {
     "classification": "run_classifier.py --task_name mrpc --data_dir {data}/glue/MRPC --max_seq_length 64",
+    "scores": "run_classifier.py --data_dir {output}/scores --num_class 1 --max_seq_length 64",
+    "any number of labels": "run_classifier.py --data_dir {output}/labels --multi_label true --max_seq_length 64",
     "taught classification": "run_classifier.py --task_name mrpc --data_dir {data}/glue/MRPC --max_seq_length 64 "
     "--teacher {output}/classification-1x16",
     "multiple choice": "run_race.py --data_dir {race} --level middle --max_seq_length 96",
@@ -60,10 +62,24 @@ def largest_difference(ours: list[dict], theirs: list[dict]) -> float:
     return float(differences.max())
 
 
+def write_tables(sentences: Path, folder: Path) -> None:
+    """Write SST-2's sentences with their number of letters as score, and with their vowels as labels."""
+    lines = [line.rpartition("\t")[0] for line in sentences.read_text().splitlines()[1:300]]
+    rows = {
+        "scores": [{"text_a": line, "label": len(line) / 100} for line in lines],
+        "labels": [{"text_a": line, "label": sorted({*line} & {*"aeiou"})} for line in lines],
+    }
+    for name, records in rows.items():
+        for split, part in (("train", records[:200]), ("dev", records[200:])):
+            file = folder / name / f"{split}.jsonl"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("".join(json.dumps(record) + "\n" for record in part))
+
+
 def main(data: str, race: str, output: str, *names: str) -> None:
     """Print a row for each task."""
     folder = Path(output).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+    write_tables(Path(data) / "glue/SST-2/train.tsv", folder)
     print("| task | updates |" + "".join(f" {ranks} x {rows} |" for ranks, rows in LAYOUTS[1:]))
     print("|---|---|" + "---|" * len(LAYOUTS[1:]), flush=True)
     for name, command in TASKS.items():
