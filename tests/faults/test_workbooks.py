@@ -73,6 +73,12 @@ def test_the_size_that_a_sheet_declares_does_not_matter(tmp_path, dimension):
     assert read(write_workbook(tmp_path / "a.xlsx", workbook_parts({"Data": sheet}))) == TWO_ROWS
 
 
+def test_a_declared_size_that_is_no_range_is_damage(tmp_path):
+    sheet = sheet_xml(HEADER + row(2), '<dimension ref="?"/>')
+    with pytest.raises(DataError, match=r"a\.xlsx is damaged"):
+        read(write_workbook(tmp_path / "a.xlsx", workbook_parts({"Data": sheet})))
+
+
 def test_texts(tmp_path):
     strings = (
         "<si><t>plain</t></si><si><r><rPr><b/></rPr><t>bo</t></r><r><t>th</t></r>"
