@@ -1,5 +1,6 @@
 """Sentences from columns, lines and names, and their rows: every word is learnt exactly once, at its first token."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -273,6 +274,22 @@ def test_a_long_sentence_shows_every_word_its_surroundings(tokenizer: FullTokeni
     assert np.minimum(before, after)[inside].min() >= 3  # a quarter of the 16 tokens that a window has
 
 
+def test_tokens_of_words_with_capitals_have_segment_id_1(tokenizer: FullTokenizer) -> None:
+    words = ("bad", "Jade", "Äbc", "aDIG", "(\u200bBad", "jade", "3") * 4
+    split = NerSplit("dev", [Sentence(words)], ["O", "B-X"], tokenizer, 24, mark_capitals=True)
+    features = split.features()
+    plain = replace(split, mark_capitals=False).features()
+    tokens, segments = (features.values[name].values for name in ("input_ids", "segment_ids"))
+    np.testing.assert_array_equal(tokens, plain.values["input_ids"].values)
+    assert not plain.values["segment_ids"].values.any()
+    is_marked = {word: word in ("Jade", "Äbc", "(\u200bBad") for word in words}
+    starts = features.values["input_ids"].offsets[features.arrays["words"][:, 0]] + features.arrays["words"][:, 1]
+    assert len(features.values["input_ids"].counts) > 1  # windows
+    for word, start, pieces in zip(words, starts, tokenizer.encode_batch(words), strict=True):
+        assert set(segments[start : start + len(pieces)]) == {int(is_marked[word])}
+    assert not segments[np.isin(tokens, [tokenizer.cls_id, tokenizer.sep_id])].any()
+
+
 def test_unknown_tag(tokenizer: FullTokenizer) -> None:
     sentence = Sentence(("a", "b"), ("O", "B-Y"), Path("dev.txt"), (7, 8))
     with pytest.raises(DataError, match=r"dev\.txt: line 8 has the tag 'B-Y', allowed are O, B-X"):
@@ -282,11 +299,9 @@ def test_unknown_tag(tokenizer: FullTokenizer) -> None:
 def test_manifests_tell_tags_and_labels_apart(tokenizer: FullTokenizer) -> None:
     first, second = Sentence(("a",), ("O",)), Sentence(("a",), ("B-X",))
     labels = ["O", "B-X"]
-    kinds = [([first], labels, 16), ([second], labels, 16), ([first], labels[::-1], 16), ([first], labels, 17)]
-    manifests = [
-        str(NerSplit("dev", sentences, names, tokenizer, length).manifest()) for sentences, names, length in kinds
-    ]
-    assert len(set(manifests)) == len(kinds)
+    split = NerSplit("dev", [first], labels, tokenizer, 16)
+    changes = [{}, {"examples": [second]}, {"labels": labels[::-1]}, {"max_seq_length": 17}, {"mark_capitals": True}]
+    assert len({str(replace(split, **change).manifest()) for change in changes}) == len(changes)
 
 
 @pytest.mark.parametrize(

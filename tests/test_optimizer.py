@@ -46,6 +46,7 @@ FORMULAS = {
     "trapezoid": lambda progress, warm: min(1.0, (1 - progress) / 0.25),
     "constant": lambda progress, warm: 1.0,
 }
+OWN_KEYS = {"trapezoid": {"decay_share": 0.25}}  # with which FORMULAS hold
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -53,8 +54,8 @@ FORMULAS = {
 def test_schedules_by_updates_and_by_time(schedule: str, warmup: dict[str, float]) -> None:
     """A warm-up that is a share of the run follows the time, too; one in updates does not."""
     end = 0.0 if schedule == "constant" else 0.001
-    decay = {"decay_share": 0.25} if schedule == "trapezoid" else {}
-    rate = LearningRate(with_changes(schedule=schedule, end_learning_rate=end, **decay, **warmup), 20)
+    own = OWN_KEYS.get(schedule, {})
+    rate = LearningRate(with_changes(schedule=schedule, end_learning_rate=end, **own, **warmup), 20)
     for step, elapsed in [*((step, 0.0) for step in range(22)), (2, 0.15), (2, 0.6), (5, 0.1), (5, 0.9), (6, 1.0)]:
         progress = max(min(step / 20, 1.0), elapsed)
         warm = step / 4 if "warmup_steps" in warmup else progress / 0.2

@@ -14,6 +14,7 @@ from model_utils.schema import load_config
 from src.checkpoints.checkpoint_files import find_checkpoint
 from src.data.feature_cache import Features
 from src.data.feature_files import Ragged
+from src.model_folder import ModelFolder
 from src.tasks.entities import entity_scores
 from src.tasks.sentences import NerSplit
 from src.tasks.spec import EvaluationResult, PreparedSplit
@@ -134,14 +135,40 @@ def test_a_crf_resumes_after_a_kill_and_is_evaluated_or_refused(
     task = {"do_train": False, "data_dir": run.parent / "data", "spm_model_file": "", "output_path": tmp_path}
     run_ner.main(config_of(shared, tmp_path, load_finetune_checkpoint_path=where[0], **task))
     assert (tmp_path / "predictions_dev.txt").read_text() == (where[0] / "predictions_dev.txt").read_text()
-    with pytest.raises(ConfigError, match="crf is true, but the weights to evaluate have none"):
-        run_ner.main(config_of(shared, tmp_path, load_finetune_checkpoint_path=run, crf=True, **task))
-    with pytest.raises(ConfigError, match="its crf is True and here it is not set"):
-        run_ner.main(killed.replace(crf=False, teacher=str(where[0]), save_finetune_checkpoint_path=f"{tmp_path}/x"))
+    for key in ("crf", "mark_capitals"):
+        with pytest.raises(ConfigError, match=f"{key} is true, but the weights to evaluate were trained without it"):
+            run_ner.main(config_of(shared, tmp_path, load_finetune_checkpoint_path=run, **{key: True}, **task))
+    for key, teacher in (("crf", where[0]), ("mark_capitals", run)):
+        changes = {"crf": False, "mark_capitals": key == "mark_capitals", "teacher": str(teacher)}
+        with pytest.raises(ConfigError, match=f"its {key} is .* and here it is"):
+            run_ner.main(killed.replace(**changes, save_finetune_checkpoint_path=f"{tmp_path}/x"))
     for key, value in (("label_list", "O"), ("teacher", "run")):
         with pytest.raises(ConfigError, match=f"crf is true.*{key}|{key}.*crf is true") as error:
             load_config(NerConfig, arguments({}, {"crf": True, key: value}))
         assert error.value.key in ("crf", key)
+
+
+def test_marked_capitals_are_learnt_answered_and_kept(shared: Path, tmp_path: Path) -> None:
+    """Only its capital letter tells an entity, and the vocabulary has no capitals."""
+    (tmp_path / "data").mkdir()
+    random = np.random.default_rng(0)
+    words = [[str(word) for word in random.choice(["apple", "Apple", "river", "River"], 8)] for _ in range(32)]
+    for name in ("train.txt", "dev.txt"):
+        sentences = ("\n".join(f"{word} {'B-X' if word.istitle() else 'O'}" for word in sentence) for sentence in words)
+        (tmp_path / "data" / name).write_text("\n\n".join(sentences) + "\n")
+    where = {"save_finetune_checkpoint_path": tmp_path / "run"}
+    run_ner.main(config_of(shared, tmp_path, mark_capitals=True, epoch_num=8, **where))
+    assert json.loads((tmp_path / "run/eval_results.json").read_text())["f1"] == 1.0
+    answer = ModelFolder.load(tmp_path / "run").predictor().predict([{"text": "apple River river"}])[0]
+    assert [entity["text"] for entity in answer["entities"]] == ["River"]
+    task = {"do_train": False, "spm_model_file": "", "output_path": tmp_path}
+    weights = {"load_finetune_checkpoint_path": tmp_path / "run"}
+    run_ner.main(config_of(shared, tmp_path, **task, **weights))
+    assert (tmp_path / "predictions_dev.txt").read_text() == (tmp_path / "run/predictions_dev.txt").read_text()
+    one_type = {"albert_cfg.type_vocab_size": 1, "save_finetune_checkpoint_path": tmp_path / "other"}
+    with pytest.raises(ConfigError) as error:
+        run_ner.main(config_of(shared, tmp_path, mark_capitals=True, **one_type))
+    assert error.value.key == "albert_cfg.type_vocab_size"
 
 
 def test_without_entities_there_is_nothing_to_learn(shared: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from model_utils.errors import DataError
 from src.albert_config import PRESETS, AlbertConfig
+from src.conversion.hugging_face_folder import PROBLEM_TYPES
 from src.finetuning.results import Report
 from src.tasks import HEADS, TASKS, parse_task_info, tasks_of_head
 from src.tasks.spec import EvaluationResult
@@ -85,6 +86,11 @@ def test_what_is_refused(content: dict[str, Any], sentence: str) -> None:
 )
 def test_the_outputs_of_a_head_tell_its_tasks(module: str, outputs: int, tasks: list[str]) -> None:
     assert tasks_of_head(module, outputs) == tasks
+
+
+def test_a_class_of_transformers_without_a_problem_type_names_one_task() -> None:
+    classes = [head.hugging_face for name, head in HEADS.items() if head.hugging_face and name not in PROBLEM_TYPES]
+    assert len(set(classes)) == len(classes)
 
 
 def test_every_task_is_whole() -> None:

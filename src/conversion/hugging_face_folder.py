@@ -270,6 +270,8 @@ def _architecture(model: ModelFolder) -> str:
     for form, is_refused in refusals.items():
         if is_refused:
             raise CheckpointError(f"the model has {form}: transformers has neither an ALBERT nor a BERT with this")
+    if getattr(model.task_info, "mark_capitals", False):
+        raise CheckpointError("the model has token types for capitals (mark_capitals): transformers' tokenizers do not")
     if not task and modules & {head.module for head in HEADS.values()}:
         raise ConfigError(key="task", value="", hint="give what the model is for, which a Hugging Face folder says")
     if task:

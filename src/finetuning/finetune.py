@@ -179,8 +179,8 @@ class Finetuning(Training):
         positions = self.architecture.max_position_embeddings
         if config.max_seq_length > positions and not self.architecture.use_relative_positions:
             raise config.error_of("max_seq_length", f"the model has max_position_embeddings {positions}")
-        if task.pairs and self.architecture.type_vocab_size < 2:
-            expected = "2 or more, as the rows of this task are pairs of texts"
+        if task.two_segments and self.architecture.type_vocab_size < 2:
+            expected = "2 or more, as pairs of texts and mark_capitals need"
             raise ConfigError(
                 key="albert_cfg.type_vocab_size", value=self.architecture.type_vocab_size, expected=expected
             )

@@ -52,7 +52,7 @@ class ClassifierTask(Task):
         self.examples = GlueExamples(config) if self.glue else CustomExamples(config, trained_info)
         self.dev_splits = self.examples.dev_splits
         self.test_splits = self.examples.test_splits
-        self.pairs = bool(self.examples.columns.text_b)
+        self.two_segments = bool(self.examples.columns.text_b)
         if self.glue:
             self.regression = not self.glue.labels
         else:

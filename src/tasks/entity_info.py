@@ -17,12 +17,14 @@ class EntityInfo(LabelledInfo):
         words_are_characters: True if words of the training file, and so of raw text, are characters.
         follows_scheme: True if the training tags follow BIO or BIOES, and so predicted ones have to.
         crf: True if the network scores transitions between tags (CrfScores).
+        mark_capitals: see NerSplit.
     """
 
-    optional = LabelledInfo.optional | {"crf"}
+    optional = LabelledInfo.optional | {"crf", "mark_capitals"}
     words_are_characters: bool = False
     follows_scheme: bool = False
     crf: bool = False
+    mark_capitals: bool = False
 
     def tags(self, logits: np.ndarray, table: np.ndarray | None = None) -> tuple[list[str], np.ndarray]:
         """Return tags (words,) and their probabilities for a sentence's logits (words, C); table: see CrfScores."""

@@ -40,20 +40,25 @@ class Sentence:
 
 @dataclass(frozen=True)
 class NerSplit:
-    """Sentences of a split, with `labels`, the tags by id."""
+    """Sentences of a split.
+
+    Attributes:
+        labels: tags by id.
+        mark_capitals: True if tokens of words whose first letter is a capital have segment id 1.
+    """
 
     name: str
     examples: Sequence[Sentence]
     labels: Sequence[str]
     tokenizer: FullTokenizer
     max_seq_length: int
+    mark_capitals: bool = False
 
     def manifest(self) -> dict[str, Any]:
         tagged = ((sentence.words, sentence.tags) for sentence in self.examples)
         source = {sentence.file.name for sentence in self.examples}
-        return text_manifest(
-            source, tagged, self.tokenizer, max_seq_length=self.max_seq_length, labels=list(self.labels)
-        )
+        settings = {"max_seq_length": self.max_seq_length, "labels": list(self.labels)}
+        return text_manifest(source, tagged, self.tokenizer, mark_capitals=self.mark_capitals, **settings)
 
     def features(self) -> Features:
         """Return one row per sentence, in order; a long sentence has one row per window.
@@ -72,8 +77,11 @@ class NerSplit:
             raise DataError("the split has no sentences")
         label_ids = _label_ids(sentences, self.labels)
         word_counts = np.array([len(sentence.words) for sentence in sentences], np.int64)
-        pieces = tokenizer.encode_batch(word for sentence in sentences for word in sentence.words)
+        words = [word for sentence in sentences for word in sentence.words]
+        pieces = tokenizer.encode_batch(words)
+        word_types = np.array([self.mark_capitals and _is_capitalised(word) for word in words], np.int32)
         ids: list[int] = []
+        types: list[int] = []
         lengths: list[int] = []
         word_positions = np.zeros((word_counts.sum(), 2), np.int32)
         room = self.max_seq_length - 2
@@ -83,7 +91,9 @@ class NerSplit:
             end_word = first_word + word_count
             word_tokens = [piece or [tokenizer.unk_id] for piece in pieces[first_word:end_word]]
             tokens = list(itertools.chain.from_iterable(word_tokens))
-            first_tokens = np.cumsum([0, *map(len, word_tokens[:-1])])
+            token_counts = [*map(len, word_tokens)]
+            token_types = word_types[first_word:end_word].repeat(token_counts).tolist()
+            first_tokens = np.cumsum([0, *token_counts[:-1]])
             starts = np.arange(0, max(0, len(tokens) - room) + step, step)
             sizes = np.minimum(len(tokens) - starts, room)
             windows = best_windows(starts, sizes)[first_tokens]
@@ -91,12 +101,13 @@ class NerSplit:
             word_positions[first_word:end_word] = np.stack([rows, first_tokens - starts[windows] + 1], 1)
             for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
                 ids += [tokenizer.cls_id, *tokens[start : start + size], tokenizer.sep_id]
+                types += [0, *token_types[start : start + size], 0]
                 lengths.append(size + 2)
             first_word = end_word
         row_lengths = np.array(lengths, np.int64)
         input_ids = np.array(ids, np.int32)
         columns = token_columns(tokenizer, self.max_seq_length)
-        values = token_values(row_lengths, input_ids)
+        values = token_values(row_lengths, input_ids, np.array(types, np.int32))
         if label_ids is not None:
             indices = values["input_ids"].offsets[word_positions[:, 0]] + word_positions[:, 1]
             columns["label_ids"] = Column("int32", self.max_seq_length, 0, True)
@@ -106,6 +117,10 @@ class NerSplit:
                 array[indices] = word_values
                 values[name] = Ragged(array, row_lengths)
         return Features(columns, values, {"words": word_positions, "sentence_words": word_counts.astype(np.int32)})
+
+
+def _is_capitalised(word: str) -> bool:
+    return next(filter(str.isalpha, word), "").isupper()
 
 
 def _label_ids(sentences: Sequence[Sentence], labels: Sequence[str]) -> np.ndarray | None:

@@ -47,7 +47,7 @@ class Head:
 
     Attributes:
         module: checkpoint name of the output layer; the length of its bias, the number of outputs, identifies the head.
-        outputs: size of that layer; 0: one output per label.
+        outputs: size of that layer; 0: as many as labels, which conversion of weights relies on.
         parts: groups of weight name prefixes; the weights of a group are either all present or all absent.
         shapes: returns all shapes by name, given hidden size, outputs and width of the layer before the logits.
         hugging_face: class of transformers that stores these weights with the same names and shapes; "" for none.
@@ -136,7 +136,7 @@ class Task(ABC):
         task_info: content of task.json to write.
         selection: development metric that selects the best checkpoint; larger is better.
         dev_splits, test_splits: names; the first development split selects the checkpoint.
-        pairs: True if rows are two texts with segment ids 0 and 1.
+        two_segments: True if rows have the segment ids 0 and 1, as pairs of texts do.
         needs_examples: True if evaluation and baseline read the examples, even with ready features.
         start_metrics: metrics of the starting weights by split, measured before a training that finds it {}.
 
@@ -150,7 +150,7 @@ class Task(ABC):
     selection: str
     dev_splits: tuple[str, ...] = ("dev",)
     test_splits: tuple[str, ...] = ("test",)
-    pairs: bool = True
+    two_segments: bool = True
     needs_examples: bool = False
     start_metrics: dict[str, dict[str, float]] | None = None
 

@@ -50,6 +50,7 @@ from src.tokenization import FullTokenizer
 logger = logging.getLogger(__name__)
 NAME_COLUMN, NAME_LABEL = "dish_name", "DISH"
 MAX_SPARSE = 30  # labels without a scheme up to which words per label are not checked
+KEPT_BY_WEIGHTS = ("crf", "mark_capitals")  # keys that an evaluation takes from the weights
 WORDS_PER_LABEL = 5  # with more labels and fewer words per label, the column probably holds words or lemmas
 
 
@@ -81,6 +82,10 @@ class NerConfig(ExampleFilesConfig):
     crf: bool = option(
         False, "conditional random field over tags; scores pairs of neighbours, too; weights to evaluate keep theirs"
     )
+    mark_capitals: bool = option(
+        False,
+        "segment id 1 for words whose first letter is a capital; weights to evaluate keep theirs",
+    )
 
     def check_together(self) -> None:
         super().check_together()
@@ -109,7 +114,6 @@ class NerTask(Task):
     """
 
     feature_format = "token_classification"
-    pairs = False
     selection = "f1"
     needs_examples = True
     config: NerConfig
@@ -150,6 +154,7 @@ class NerTask(Task):
         if self.task_info.crf:
             self.spec = replace(TOKEN_CLASSIFICATION, losses=AlbertForCrf)
         self.words_are_characters = self.task_info.words_are_characters
+        self.two_segments = self.task_info.mark_capitals
 
     def _describe(self, trained_info: TaskInfo | None) -> EntityInfo:
         """Return the task's settings: of the training sentences or, without a training, of the weights."""
@@ -160,12 +165,14 @@ class NerTask(Task):
             words_are_characters = self.training_format not in ("names", "spans") and splits_characters(words)
             tags = (sentence.tags or () for sentence in self.read(TRAIN))
             follows_scheme = is_scheme_followed(tags, tuple(self.labels))
-            crf = self.config.crf
+            kept_settings = {key: getattr(self.config, key) for key in KEPT_BY_WEIGHTS}
         else:
             follows_scheme = isinstance(trained_info, EntityInfo) and trained_info.follows_scheme
-            crf = isinstance(trained_info, EntityInfo) and trained_info.crf
-            if self.config.crf and not crf:
-                raise self.config.error_of("crf", "the weights to evaluate have none", hint="leave crf at false")
+            kept_settings = {key: getattr(trained_info, key, False) for key in KEPT_BY_WEIGHTS}
+            for key, trained_value in kept_settings.items():
+                if getattr(self.config, key) and not trained_value:
+                    hint = f"leave {key} at false"
+                    raise self.config.error_of(key, "the weights to evaluate were trained without it", hint=hint)
         return EntityInfo(
             task=self.spec.name,
             labels=tuple(self.labels),
@@ -174,7 +181,7 @@ class NerTask(Task):
             dev_split=self.examples.dev_split,
             words_are_characters=words_are_characters,
             follows_scheme=follows_scheme,
-            crf=crf,
+            **kept_settings,
         )
 
     def _text_columns(self) -> dict[str, str]:
@@ -213,7 +220,8 @@ class NerTask(Task):
 
     def split(self, name: str) -> NerSplit:
         sentences = sample(self.read(name), self.config.max_samples(name), self.config.seed)
-        return NerSplit(name, sentences, self.labels, self.tokenizer, self.config.max_seq_length)
+        capitals = self.task_info.mark_capitals
+        return NerSplit(name, sentences, self.labels, self.tokenizer, self.config.max_seq_length, capitals)
 
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
         task_info = cast(EntityInfo, task_info)
@@ -368,7 +376,9 @@ class EntityProcessor(RecordProcessor):
 
     def encode(self, items: Sequence[tuple[str, list[tuple[int, int]]]]) -> Features:
         sentences = [Sentence(tuple(text[start:end] for start, end in spans)) for text, spans in items]
-        return NerSplit("", sentences, self.task_info.labels, self.tokenizer, self.length).features()
+        task_info = self.task_info
+        split = NerSplit("", sentences, task_info.labels, self.tokenizer, self.length, task_info.mark_capitals)
+        return split.features()
 
     def items_of_rows(self, features: Features) -> np.ndarray:
         words_per_item = features.arrays["sentence_words"]

@@ -29,7 +29,7 @@ class AdamConfig(Config):
     )
     schedule: str = option(
         "polynomial",
-        "after the warm-up: polynomial, cosine, constant or trapezoid (constant, then linear decay)",
+        "after the warm-up: polynomial, cosine, trapezoid (constant, then linear decay) or constant",
         choices=SCHEDULES,
     )
     end_learning_rate: float = option(0.0, "learning rate at the end", minimum=0, maximum=100)
