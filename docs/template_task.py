@@ -64,7 +64,7 @@ class TopicTask(Task):
 
     feature_format = "topics"
     selection = "f1"
-    two_segments = False  # one text a row
+    pairs = False  # one text a row
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

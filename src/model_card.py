@@ -32,7 +32,8 @@ METADATA = re.compile(r"---\n(.*?)---\n", re.DOTALL)
 SECTION = re.compile(r"^## (.+)\n\n", re.MULTILINE)
 SEAL = re.compile(r"<!-- written by albert-mindspore, sha256 [0-9a-f]{64} -->\n\Z")
 SETTINGS = "train_steps epoch_num train_batch_size accumulation_steps max_seq_length warmup_ratio seed".split()
-OPTIONS = ("freeze", "label_smoothing", "class_weights", "crf", "mark_capitals", "pooling")  # listed where they are set
+# Listed where they are set.
+OPTIONS = ("freeze", "label_smoothing", "class_weights", "crf", "mark_capitals", "mark_shared", "pooling")
 LIMITS = "- Longer texts are cut, or read in windows.\n- It repeats the prejudices of its training texts.\n"
 HUB_TASKS = dict.fromkeys(("classification", "regression", "multi_label"), "text-classification")
 HUB_TASKS |= dict.fromkeys(("squad_v1", "squad_v2"), "question-answering")

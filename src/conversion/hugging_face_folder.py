@@ -270,8 +270,9 @@ def _architecture(model: ModelFolder) -> str:
     for form, is_refused in refusals.items():
         if is_refused:
             raise CheckpointError(f"the model has {form}: transformers has neither an ALBERT nor a BERT with this")
-    if getattr(model.task_info, "mark_capitals", False):
-        raise CheckpointError("the model has token types for capitals (mark_capitals): transformers' tokenizers do not")
+    for key in ("mark_capitals", "mark_shared"):
+        if getattr(model.task_info, key, False):
+            raise CheckpointError(f"the model reads token types with {key}: transformers' tokenizers do not set them")
     if not task and modules & {head.module for head in HEADS.values()}:
         raise ConfigError(key="task", value="", hint="give what the model is for, which a Hugging Face folder says")
     if task:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -76,6 +77,27 @@ def token_values(counts: np.ndarray, input_ids: np.ndarray, segment_ids: np.ndar
     segments = np.zeros_like(input_ids) if segment_ids is None else segment_ids
     arrays = (input_ids, np.ones_like(input_ids), segments)
     return {name: Ragged(array, counts) for name, array in zip(TEXT_COLUMNS, arrays, strict=True)}
+
+
+def mark_shared_tokens(features: Features, texts_per_row: int, tokenizer: FullTokenizer) -> Features:
+    """Return features in which tokens that both texts of a pair have are marked: their segment ids are 2 larger.
+
+    Special and unknown tokens are no such tokens.
+
+    Args:
+        features: rows of pairs with segment ids 0 and 1.
+        texts_per_row: pairs in a row, token by token: entry t * texts_per_row + c is token t of pair c.
+    """
+    counts = features.values["input_ids"].counts
+    ids, segments = (features.values[name].values for name in ("input_ids", "segment_ids"))
+    pairs = np.arange(len(counts)).repeat(counts) * texts_per_row + np.arange(len(ids)) % texts_per_row
+    others = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, tokenizer.unk_id)
+    is_word = ~np.isin(ids, others)
+    words = pairs * tokenizer.vocab_size + ids  # a word of another pair is another word
+    first, second = (words[is_word & (segments == segment)] for segment in (0, 1))
+    is_shared = is_word & np.isin(words, np.intersect1d(first, second))
+    marked = Ragged(segments + 2 * is_shared.astype(np.int32), counts)
+    return replace(features, values=features.values | {"segment_ids": marked})
 
 
 def labelled_features(

@@ -62,7 +62,10 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
     device = setup_device(**config.device_settings())
     tokenizer = find_tokenizer(config)
     trained_info = None if config.do_train else evaluated_task(config)
-    finetuning = Finetuning(config, device, tokenizer, make_task(config, tokenizer, trained_info))
+    task = make_task(config, tokenizer, trained_info)
+    if not task.pairs:
+        config.refuse(["mark_shared"], "rows of this task have one text")
+    finetuning = Finetuning(config, device, tokenizer, task)
     if not config.do_train:
         config.refuse(["dry_run"], "do_train is false")
         weights = Path(config.load_finetune_checkpoint_path)
@@ -179,8 +182,8 @@ class Finetuning(Training):
         positions = self.architecture.max_position_embeddings
         if config.max_seq_length > positions and not self.architecture.use_relative_positions:
             raise config.error_of("max_seq_length", f"the model has max_position_embeddings {positions}")
-        if task.two_segments and self.architecture.type_vocab_size < 2:
-            expected = "2 or more, as pairs of texts and mark_capitals need"
+        if task.pairs and self.architecture.type_vocab_size < 2 * (1 + task.task_info.mark_shared):
+            expected = "2 for pairs of texts, or 4 for mark_shared"
             raise ConfigError(
                 key="albert_cfg.type_vocab_size", value=self.architecture.type_vocab_size, expected=expected
             )

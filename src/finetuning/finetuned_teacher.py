@@ -80,7 +80,7 @@ def check_teacher(model: ModelFolder, task: Task, folder: Path) -> None:
         raise task.config.error_of("max_seq_length", f"the teacher {folder} reads at most {positions} tokens")
     needed = task.task_info.explicit_values()
     settings = model.task_info.explicit_values() if model.task_info else {}
-    for key in ("task", "labels", "crf", "mark_capitals"):
+    for key in ("task", "labels", "crf", "mark_capitals", "mark_shared"):
         if settings.get(key) != needed.get(key):
             problem = f"its {key} is {settings.get(key, 'not set')} and here it is {needed.get(key, 'not set')}"
             raise task.config.error_of("teacher", problem)

@@ -12,6 +12,7 @@ from src.albert_networks import ScoresNetwork
 from src.data.batches import FeatureDataset, Loading
 from src.data.feature_cache import TRAIN, Features, cached_features
 from src.data.feature_files import RecordSet, open_records
+from src.data.features import mark_shared_tokens
 from src.data.length_buckets import (
     COMPILATION,
     COMPILATION_ON_GPU,
@@ -100,6 +101,8 @@ class TaskData:
     def _cached_features(self, split: Any) -> RecordSet:
         """Return the features of a split; rank 0 writes missing ones while the other ranks wait. Collective."""
         manifest = split.manifest()
+        if self.task.task_info.mark_shared:
+            manifest["mark_shared"] = True
         barrier_name = f"the features of the {split.name} split"
         self.ranks.must_agree(manifest, f"the examples of the {split.name} split")
         if not self.ranks.is_writer:
@@ -115,6 +118,8 @@ class TaskData:
         """Return the features of a split; warn if the vocabulary does not fit the training text."""
         features = split.features()
         tokenizer = self.task.tokenizer
+        if self.task.task_info.mark_shared:
+            features = mark_shared_tokens(features, self.task.spec.texts_per_row, tokenizer)
         if split.name == TRAIN:
             is_token = features.values["input_mask"].values == 1
             ids = features.values["input_ids"].values[is_token]

@@ -16,6 +16,7 @@ from src.albert_networks import TrainingNetwork
 from src.checkpoints.checkpoint_files import ARCHITECTURE, find_checkpoint, list_checkpoints, load_backbone
 from src.data.batches import FeatureDataset
 from src.data.mixed_batches import MixedDataset
+from src.finetuning.marked_segments import with_marked_segments
 from src.finetuning.results import EVAL_FILE, summarise
 from src.finetuning.runs import runs_of
 from src.model_folder import ModelFolder
@@ -149,6 +150,8 @@ class Training(ABC):
         if self.start is not None:
             contents = find_checkpoint(self.start)
             self.start = contents.path  # pins the checkpoint that a run's folder resolved to
+            if self.config.mark_shared:
+                contents = with_marked_segments(contents, self.architecture.type_vocab_size, self.config.seed)
             load_backbone(network, contents)
         else:
             logger.info("cold start: no pre-trained weights (load_pretrain_checkpoint_path)")

@@ -11,6 +11,7 @@ from mindspore import Tensor
 from model_utils.errors import ConfigError, DataError
 from src.albert_config import AlbertConfig
 from src.data.feature_cache import Features
+from src.data.features import mark_shared_tokens
 from src.data.length_buckets import power_of_two
 from src.finetune_eval_model import PackedNetwork
 from src.inference.network_batches import PackedBatches, PaddedBatches
@@ -126,7 +127,7 @@ class Predictor:
             return
         items, _ = self._parse(records)
         for group in self._groups(items):
-            next(self._batches.batches(self._processor.encode([item for _, item in group])))
+            next(self._batches.batches(self._encode([item for _, item in group])))
 
     def _parse(self, records: Sequence[Record]) -> tuple[list[tuple[int, Any]], list[Record]]:
         """Return (index, parsed record) of all records that can be answered, and answers with others' errors."""
@@ -157,7 +158,7 @@ class Predictor:
 
     def _answer(self, items: list[Any]) -> list[Record]:
         """Return one answer per item; an item that the network cannot answer gets an error, the others an answer."""
-        features = self._processor.encode(items)
+        features = self._encode(items)
         segments = features.values["segment_ids"]
         unknown = segments.values >= self.architecture.type_vocab_size
         unknown_segments = rows_where(segments, unknown)
@@ -176,6 +177,12 @@ class Predictor:
         for index in self._processor.items_of_rows(features)[unknown_segments]:
             answers[index] = {"error": "the model has type_vocab_size 1: leave out the second text"}
         return answers
+
+    def _encode(self, items: list[Any]) -> Features:
+        features = self._processor.encode(items)
+        if self.task_info.mark_shared:
+            features = mark_shared_tokens(features, self._spec.texts_per_row, self.tokenizer)
+        return features
 
     def _run(self, features: Features) -> dict[str, Any]:
         """Return the network's outputs for all rows, which it computes in batches by length."""

@@ -52,7 +52,7 @@ class ClassifierTask(Task):
         self.examples = GlueExamples(config) if self.glue else CustomExamples(config, trained_info)
         self.dev_splits = self.examples.dev_splits
         self.test_splits = self.examples.test_splits
-        self.two_segments = bool(self.examples.columns.text_b)
+        self.pairs = bool(self.examples.columns.text_b)
         if self.glue:
             self.regression = not self.glue.labels
         else:
@@ -89,6 +89,7 @@ class ClassifierTask(Task):
             dev_split=self.examples.dev_split,
             classifier_hidden_size=hidden_size,
             window_stride=self.window_stride,
+            mark_shared=self.pairs and self.kept_by_weights("mark_shared"),
             **{"task_name": config.task_name},
         )
 

@@ -2,10 +2,11 @@
 
 from typing import Any, ClassVar
 
+from model_utils.backend import Backend
 from model_utils.config import EPOCHS, ROWS, SEED, UPDATES
 from model_utils.errors import ConfigError
 from model_utils.schema import ANY, SAME_PLACE, option
-from src.albert_config import LENGTH
+from src.albert_config import LENGTH, AlbertConfig
 from src.data.feature_files import SUFFIX
 from src.training.training_config import AdamConfig, DecayedAdamConfig, OptimizerConfig, TrainingConfig
 
@@ -79,6 +80,11 @@ class FinetuneConfig(TrainingConfig):
     spm_model_file: str = option("", "SentencePiece model; if the weights come without one", on_resume=SAME_PLACE)
     do_lower_case: bool = option(True, "lower-case the text; if the weights come without a vocabulary")
     max_seq_length: int = option(128, "tokens per row; special tokens included", minimum=8, maximum=LENGTH)
+    mark_shared: bool = option(
+        False,
+        "segment ids 2 and 3 instead of 0 and 1 for tokens that both texts of a pair have; weights to evaluate keep "
+        "theirs",
+    )
     max_train_samples: int = option(0, "training examples; chosen by the seed; 0: all", minimum=0, maximum=MAX_SAMPLES)
     max_eval_samples: int = option(
         0, "development examples; chosen by the seed; 0: all", minimum=0, maximum=MAX_SAMPLES
@@ -160,6 +166,14 @@ class FinetuneConfig(TrainingConfig):
         dev_examples = self.do_eval and not self.eval_data_file_path
         return self.do_predict or train_examples or dev_examples
 
+    def albert_config(
+        self, vocab_size: int, compute_type: str, weights: str, backend: Backend = Backend.AUTO
+    ) -> AlbertConfig:
+        architecture = super().albert_config(vocab_size, compute_type, weights, backend)
+        if self.mark_shared and self.do_train and architecture.type_vocab_size == 2:
+            return architecture.replace(type_vocab_size=4)
+        return architecture
+
     def max_samples(self, split: str) -> int:
         """Return the maximum number of examples of a split, 0 for all."""
         if split.startswith("test"):
@@ -172,6 +186,8 @@ class FinetuneConfig(TrainingConfig):
         for key in READY_KEYS:
             if is_tfrecord(getattr(self, key)) and not self.reads_tfrecords:
                 raise self.error_of(key, expected=f"DIR/NAME{SUFFIX}: this task reads feature files only")
+        if self.mark_shared:
+            self.refuse(READY_KEYS, "mark_shared is true, and ready features have no marks")
         if not (self.do_train or self.do_eval or self.do_predict):
             raise ConfigError("do_train, do_eval and do_predict are all false: set at least one to true")
         if self.seed + self.num_seeds - 1 > SEED:

@@ -99,7 +99,10 @@ class RaceTask(Task):
             texts_per_row=self.num_choices,
         )
         self.task_info = ChoiceInfo(
-            task=self.spec.name, max_seq_length=config.max_seq_length, max_qa_length=config.max_qa_length
+            task=self.spec.name,
+            max_seq_length=config.max_seq_length,
+            max_qa_length=config.max_qa_length,
+            mark_shared=self.kept_by_weights("mark_shared"),
         )
 
     def _most_options(self, name: str) -> int:

@@ -111,7 +111,9 @@ class SquadTask(Task):
         super().__init__(config, tokenizer, trained_info)
         self.spec = SQUAD_V2 if self.version_2 else SQUAD_V1
         keys = (*self.spec.info.setting_keys() - {THRESHOLD}, "language")
-        self.task_info = self.spec.info(task=self.spec.name, **{key: getattr(config, key) for key in keys})
+        settings = {key: getattr(config, key) for key in keys}
+        settings["mark_shared"] = self.kept_by_weights("mark_shared")
+        self.task_info = self.spec.info(task=self.spec.name, **settings)
 
     def split(self, name: str) -> SquadSplit:
         config = self.config

@@ -136,7 +136,7 @@ class Task(ABC):
         task_info: content of task.json to write.
         selection: development metric that selects the best checkpoint; larger is better.
         dev_splits, test_splits: names; the first development split selects the checkpoint.
-        two_segments: True if rows have the segment ids 0 and 1, as pairs of texts do.
+        pairs: True if rows are two texts with segment ids 0 and 1.
         needs_examples: True if evaluation and baseline read the examples, even with ready features.
         start_metrics: metrics of the starting weights by split, measured before a training that finds it {}.
 
@@ -150,7 +150,7 @@ class Task(ABC):
     selection: str
     dev_splits: tuple[str, ...] = ("dev",)
     test_splits: tuple[str, ...] = ("test",)
-    two_segments: bool = True
+    pairs: bool = True
     needs_examples: bool = False
     start_metrics: dict[str, dict[str, float]] | None = None
 
@@ -158,6 +158,21 @@ class Task(ABC):
         self.config = config
         self.tokenizer = tokenizer
         self.trained_info = trained_info
+
+    def kept_by_weights(self, key: str) -> bool:
+        """Return a key of the configuration that weights keep: without training, the value in their task.json.
+
+        Raises:
+            ConfigError: it is set, but the weights to evaluate were trained without it.
+        """
+        value = getattr(self.config, key)
+        if self.config.do_train:
+            return value
+        trained_value = getattr(self.trained_info, key, False)
+        if value and not trained_value:
+            hint = f"leave {key} at false"
+            raise self.config.error_of(key, "the weights to evaluate were trained without it", hint=hint)
+        return trained_value
 
     def ready_file(self, split: str) -> str:
         """Return the path of a split's ready features, which replace its examples; "" for none."""

@@ -37,15 +37,17 @@ class TaskInfo(Schema):
         max_seq_length: tokens per row.
         text_columns: column names of the texts in the training data, by their keys in records.
         dev_split: None where the development examples have their own file.
+        mark_shared: True if tokens that both texts of a pair have are marked by mark_shared_tokens.
         optional: settings that files lack where they are empty.
     """
 
-    optional: ClassVar[frozenset[str]] = frozenset({"text_columns", "dev_split"})
+    optional: ClassVar[frozenset[str]] = frozenset({"text_columns", "dev_split", "mark_shared"})
     task: str
     labels: tuple[str, ...] = ()
     max_seq_length: int = Field(default=512, ge=8, le=LENGTH)
     text_columns: dict[TextKey, str] = Field(default_factory=dict)
     dev_split: DevSplit | None = None
+    mark_shared: bool = False
 
     @field_validator("labels", mode="before")
     @classmethod

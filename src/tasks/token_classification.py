@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from model_utils.errors import DataError, first_few, shorten
 from model_utils.files import write_text
 from model_utils.schema import option
+from src.albert_config import AlbertConfig
 from src.albert_for_finetune import AlbertForCrf, AlbertForTokenClassification
 from src.data.feature_cache import TRAIN, Features, Split
 from src.data.features import sample
@@ -50,7 +51,6 @@ from src.tokenization import FullTokenizer
 logger = logging.getLogger(__name__)
 NAME_COLUMN, NAME_LABEL = "dish_name", "DISH"
 MAX_SPARSE = 30  # labels without a scheme up to which words per label are not checked
-KEPT_BY_WEIGHTS = ("crf", "mark_capitals")  # keys that an evaluation takes from the weights
 WORDS_PER_LABEL = 5  # with more labels and fewer words per label, the column probably holds words or lemmas
 
 
@@ -114,6 +114,7 @@ class NerTask(Task):
     """
 
     feature_format = "token_classification"
+    pairs = False
     selection = "f1"
     needs_examples = True
     config: NerConfig
@@ -154,7 +155,6 @@ class NerTask(Task):
         if self.task_info.crf:
             self.spec = replace(TOKEN_CLASSIFICATION, losses=AlbertForCrf)
         self.words_are_characters = self.task_info.words_are_characters
-        self.two_segments = self.task_info.mark_capitals
 
     def _describe(self, trained_info: TaskInfo | None) -> EntityInfo:
         """Return the task's settings: of the training sentences or, without a training, of the weights."""
@@ -165,14 +165,8 @@ class NerTask(Task):
             words_are_characters = self.training_format not in ("names", "spans") and splits_characters(words)
             tags = (sentence.tags or () for sentence in self.read(TRAIN))
             follows_scheme = is_scheme_followed(tags, tuple(self.labels))
-            kept_settings = {key: getattr(self.config, key) for key in KEPT_BY_WEIGHTS}
         else:
             follows_scheme = isinstance(trained_info, EntityInfo) and trained_info.follows_scheme
-            kept_settings = {key: getattr(trained_info, key, False) for key in KEPT_BY_WEIGHTS}
-            for key, trained_value in kept_settings.items():
-                if getattr(self.config, key) and not trained_value:
-                    hint = f"leave {key} at false"
-                    raise self.config.error_of(key, "the weights to evaluate were trained without it", hint=hint)
         return EntityInfo(
             task=self.spec.name,
             labels=tuple(self.labels),
@@ -181,7 +175,8 @@ class NerTask(Task):
             dev_split=self.examples.dev_split,
             words_are_characters=words_are_characters,
             follows_scheme=follows_scheme,
-            **kept_settings,
+            crf=self.kept_by_weights("crf"),
+            mark_capitals=self.kept_by_weights("mark_capitals"),
         )
 
     def _text_columns(self) -> dict[str, str]:
@@ -217,6 +212,10 @@ class NerTask(Task):
 
     def _read_file(self, split: str) -> list[Sentence]:
         return read_sentences(*self._file(split), self.labels, self.words_are_characters)
+
+    def check_architecture(self, architecture: AlbertConfig) -> None:
+        if self.task_info.mark_capitals and architecture.type_vocab_size < 2:
+            raise self.config.error_of("mark_capitals", "the model has type_vocab_size 1")
 
     def split(self, name: str) -> NerSplit:
         sentences = sample(self.read(name), self.config.max_samples(name), self.config.seed)
