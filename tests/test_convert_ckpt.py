@@ -470,14 +470,17 @@ def test_hidden_layer_before_the_classifier_has_no_counterpart(tmp_path: Path) -
         convert("mindspore", "hf", ours, tmp_path / "hf")
 
 
-@pytest.mark.parametrize("option", ["crf", "mark_capitals"])
-def test_options_of_tagging_have_no_counterpart(tmp_path: Path, option: str) -> None:
-    ours = make_folder(tmp_path / "run", "token_classification", **{option: True})
-    with pytest.raises(CheckpointError, match=rf"the model .* \({option}\).* transformers"):
+@pytest.mark.parametrize(
+    ("task", "option"),
+    [("token_classification", "crf"), ("token_classification", "mark_capitals"), ("squad_v1", "mark_shared")],
+)
+def test_options_without_a_counterpart(tmp_path: Path, task: str, option: str) -> None:
+    ours = make_folder(tmp_path / "run", task, **{option: True})
+    with pytest.raises(CheckpointError, match=rf"the model .*{option}.* transformers"):
         convert("mindspore", "hf", ours, tmp_path / "hf")
     half = ModelFolder.load(convert("mindspore", "mindspore", ours, tmp_path / "half", dtype="float16"))
     assert half.task_info == ModelFolder.load(ours).task_info
-    assert option == "mark_capitals" or half.weights["crf.first.bias"].any()
+    assert option != "crf" or half.weights["crf.first.bias"].any()
 
 
 def test_own_checkpoint_needs_its_architecture(tmp_path: Path) -> None:

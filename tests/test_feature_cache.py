@@ -16,6 +16,7 @@ from src.data.feature_cache import Features, cached_features
 from src.data.feature_files import Column, Ragged
 from src.data.record_writer import RecordWriter, pack_rows
 from src.finetuning.task_data import TaskData
+from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
 
 
@@ -108,7 +109,7 @@ def test_a_vocabulary_that_does_not_fit_is_told_once(
     columns = {"input_ids": ids, "input_mask": np.ones_like(ids)}
     features = SimpleNamespace(values={key: Ragged(each, np.array([len(ids)])) for key, each in columns.items()})
     split = SimpleNamespace(name=name, features=lambda: features)
-    task = SimpleNamespace(tokenizer=tokenizer, spec=SimpleNamespace(texts_per_row=1))
+    task = SimpleNamespace(tokenizer=tokenizer, task_info=TaskInfo(task="test"))
     assert TaskData.make(SimpleNamespace(task=task), split) is features
     told = "the vocabulary vocab.txt does not fit this text" in caplog.text
     assert told == (name == "train" and text == "der Hund")

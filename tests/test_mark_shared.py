@@ -1,5 +1,7 @@
 """Tokens that both texts of a pair have get segment ids of their own, in training as in prediction (mark_shared)."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,25 +12,29 @@ from hypothesis import strategies as st
 
 import run_classifier
 from export import main as export
-from model_utils.errors import ConfigError
+from model_utils.errors import ConfigError, DataError
 from model_utils.schema import load_config
 from src.checkpoints.checkpoint_files import Checkpoint
 from src.data.feature_cache import Features
 from src.data.features import mark_shared_tokens, token_columns
 from src.data.text_rows import encode_windows
-from src.finetuning.marked_segments import MARK, SEGMENTS, WORDS, with_marked_segments
+from src.finetuning.marked_segments import SEGMENTS, WORDS, with_marked_segments
 from src.inference.deploy_config import ExportConfig
 from src.inference.exported_model import load_exported
 from src.model_folder import ModelFolder
 from src.tasks.classification_examples import ClassifierConfig
+from src.tasks.multiple_choice import RaceConfig, RaceTask
+from src.tasks.question_answering import SquadConfig, SquadTask
 from src.tasks.race_data import encode_questions
 from src.text.text_tables import read_table
 from src.tokenization import FullTokenizer
 from tests.helpers.answers import assert_close
 from tests.helpers.classifier_run import read
+from tests.helpers.exported_records import RECORDS
+from tests.helpers.exported_records import TEXTS as TEXTS_OF_RECORDS
 from tests.helpers.feature_rows import split_rows
 from tests.helpers.finetune_arguments import arguments
-from tests.helpers.trained_folders import make_folder, write_vocabulary
+from tests.helpers.trained_folders import ARCHITECTURE, make_folder, write_vocabulary
 
 TEXTS = st.lists(st.sampled_from("abcdefX"), min_size=1, max_size=6).map(" ".join)  # X is unknown
 
@@ -69,13 +75,14 @@ def test_marked_segments_begin_as_the_others_and_one_vector() -> None:
     random = np.random.default_rng(0)
     values = {SEGMENTS: random.standard_normal((2, 8), np.float32), WORDS: random.standard_normal((9, 8), np.float32)}
     contents = Checkpoint(Path("a.ckpt"), values, {})
-    table = with_marked_segments(contents, 4, seed=1).values[SEGMENTS]
+    table = with_marked_segments(contents, 4).values[SEGMENTS]
     np.testing.assert_array_equal(table[:2], values[SEGMENTS])
     marks = table[2:] - table[:2]
     np.testing.assert_allclose(marks[0], marks[1], atol=1e-6)
-    assert np.linalg.norm(marks[0]) == pytest.approx(MARK * np.linalg.norm(values[WORDS], axis=1).mean(), rel=1e-5)
+    norm = np.linalg.norm(values[WORDS], axis=1).mean()
+    assert np.linalg.norm(marks[0]) == pytest.approx(0.3 * norm, rel=1e-5)
     marked = Checkpoint(contents.path, values | {SEGMENTS: table}, {})  # as a run with marks leaves them
-    assert with_marked_segments(marked, 4, seed=2) is marked
+    assert with_marked_segments(marked, 4) is marked and with_marked_segments(contents, 2) is contents
 
 
 def write_pairs(file: Path, rows: int, seed: int) -> None:
@@ -126,12 +133,38 @@ def test_whether_two_texts_share_a_word_is_learnt_answered_and_exported(tmp_path
     export(load_config(ExportConfig, ["--export_ckpt_file", str(tmp_path / "run"), "--export_file_name", str(name)]))
     assert_close(load_exported(name.with_suffix(".mindir")).predict(records), answers)
 
+    marked_features = next((tmp_path / "features").glob("*.mindrecord"))
+    changes = {"load_pretrain_checkpoint_path": start, "eval_data_file_path": marked_features}
+    with pytest.raises(DataError, match="were made with mark_shared True, needed is False"):
+        run_classifier.main(config_of(tmp_path, save_finetune_checkpoint_path=tmp_path / "other", **changes))
+
+
+@pytest.mark.parametrize("task", ["classification", "multiple_choice", "squad_v1"])
+def test_answers_depend_on_marks(tmp_path: Path, task: str) -> None:
+    folder = make_folder(tmp_path / "run", task, ARCHITECTURE.replace(type_vocab_size=4), mark_shared=True)
+    marked = ModelFolder.load(folder)
+    plain = replace(marked, task_info=marked.task_info.model_copy(update={"mark_shared": False}))
+    records = [RECORDS[task](text) for text in TEXTS_OF_RECORDS]
+    assert marked.predictor().predict(records) != plain.predictor().predict(records)
+
+
+def test_tasks_of_two_texts_are_trained_with_marks(tmp_path: Path) -> None:
+    tokenizer = FullTokenizer(write_vocabulary(tmp_path))
+    question = {"id": "1", "article": "a b", "questions": ["c"], "options": [["d", "e"]], "answers": ["A"]}
+    for split in ("train", "dev"):
+        (tmp_path / f"RACE/{split}/middle").mkdir(parents=True)
+        (tmp_path / f"RACE/{split}/middle/1.txt").write_text(json.dumps(question))
+    race = load_config(
+        RaceConfig, arguments({}, {"data_dir": tmp_path / "RACE", "level": "middle", "mark_shared": True})
+    )
+    squad = load_config(SquadConfig, arguments({}, {"mark_shared": True}))
+    assert RaceTask(race, tokenizer).task_info.mark_shared and SquadTask(squad, tokenizer).task_info.mark_shared
+
 
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
         ({"text_b_column": ""}, "mark_shared"),
-        ({"train_data_file_path": "ready.mindrecord"}, "train_data_file_path"),
         ({"albert_cfg.type_vocab_size": 3}, "albert_cfg.type_vocab_size"),
     ],
 )

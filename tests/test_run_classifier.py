@@ -403,7 +403,7 @@ def test_weights_say_that_the_task_is_a_regression(data: Path, tmp_path: Path) -
         ({"assessment_method": "spearman_correlation"}, "spearman_correlation is for regressions"),
         (
             {"albert_cfg.type_vocab_size": 1, "text_b_column": "label"},
-            "type_vocab_size is 1, allowed is 2 or more, as the rows of this task",
+            "type_vocab_size is 1, allowed is at least 2 for pairs of texts",
         ),
         ({"output_path": __file__}, "output_path is .*test_run_classifier.py', but nothing can be written there"),
         ({"output_path": f"{__file__}/x", "dry_run": True}, "output_path is .*: Not a directory"),

@@ -16,6 +16,8 @@ from src.tokenization import FullTokenizer
 
 Item = TypeVar("Item")
 LABELS = "labels"  # name of the array of gold label ids or scores of the examples
+MARKED = "mark_shared"  # entry of the manifest of features with marks
+MARKED_AT_ONCE = 1000  # rows, to bound memory
 WINDOWS = "windows"  # name of the array with the example of each row, of classifications
 
 
@@ -80,24 +82,27 @@ def token_values(counts: np.ndarray, input_ids: np.ndarray, segment_ids: np.ndar
 
 
 def mark_shared_tokens(features: Features, texts_per_row: int, tokenizer: FullTokenizer) -> Features:
-    """Return features in which tokens that both texts of a pair have are marked: their segment ids are 2 larger.
+    """Return features in which tokens that occur in both texts of a pair are marked: their segment ids are 2 larger.
 
-    Special and unknown tokens are no such tokens.
+    Special and unknown tokens are never marked.
 
     Args:
         features: rows of pairs with segment ids 0 and 1.
         texts_per_row: pairs in a row, token by token: entry t * texts_per_row + c is token t of pair c.
     """
-    counts = features.values["input_ids"].counts
-    ids, segments = (features.values[name].values for name in ("input_ids", "segment_ids"))
-    pairs = np.arange(len(counts)).repeat(counts) * texts_per_row + np.arange(len(ids)) % texts_per_row
+    inputs = features.values["input_ids"]
+    segments = features.values["segment_ids"].values.copy()
     others = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, tokenizer.unk_id)
-    is_word = ~np.isin(ids, others)
-    words = pairs * tokenizer.vocab_size + ids  # a word of another pair is another word
-    first, second = (words[is_word & (segments == segment)] for segment in (0, 1))
-    is_shared = is_word & np.isin(words, np.intersect1d(first, second))
-    marked = Ragged(segments + 2 * is_shared.astype(np.int32), counts)
-    return replace(features, values=features.values | {"segment_ids": marked})
+    for row in range(0, len(inputs.counts), MARKED_AT_ONCE):
+        counts = inputs.counts[row : row + MARKED_AT_ONCE]
+        start = inputs.offsets[row]
+        ids, row_segments = (array[start : start + counts.sum()] for array in (inputs.values, segments))
+        pairs = np.arange(len(counts)).repeat(counts) * texts_per_row + np.arange(len(ids)) % texts_per_row
+        keys = pairs * tokenizer.vocab_size + ids  # a token of another pair has another key
+        is_word = ~np.isin(ids, others)
+        first, second = (keys[is_word & (row_segments == segment)] for segment in (0, 1))
+        row_segments += 2 * (is_word & np.isin(keys, np.intersect1d(first, second))).astype(np.int32)
+    return replace(features, values=features.values | {"segment_ids": Ragged(segments, inputs.counts)})
 
 
 def labelled_features(

@@ -64,7 +64,7 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
     trained_info = None if config.do_train else evaluated_task(config)
     task = make_task(config, tokenizer, trained_info)
     if not task.pairs:
-        config.refuse(["mark_shared"], "rows of this task have one text")
+        config.refuse(["mark_shared"], "this task does not read two texts together")
     finetuning = Finetuning(config, device, tokenizer, task)
     if not config.do_train:
         config.refuse(["dry_run"], "do_train is false")
@@ -183,7 +183,7 @@ class Finetuning(Training):
         if config.max_seq_length > positions and not self.architecture.use_relative_positions:
             raise config.error_of("max_seq_length", f"the model has max_position_embeddings {positions}")
         if task.pairs and self.architecture.type_vocab_size < 2 * (1 + task.task_info.mark_shared):
-            expected = "2 for pairs of texts, or 4 for mark_shared"
+            expected = "at least 2 for pairs of texts, 4 with mark_shared"
             raise ConfigError(
                 key="albert_cfg.type_vocab_size", value=self.architecture.type_vocab_size, expected=expected
             )

@@ -1,4 +1,4 @@
-"""Embeddings of the segment ids 2 and 3, which tokens that both texts of a pair have get (mark_shared)."""
+"""Embeddings of segment ids 2 and 3, those of tokens that occur in both texts of a pair (mark_shared)."""
 
 from dataclasses import replace
 
@@ -8,11 +8,11 @@ from src.checkpoints.checkpoint_files import Checkpoint
 
 SEGMENTS = "albert.embeddings.token_type_embeddings"
 WORDS = "albert.embeddings.word_embeddings"
-# Length of the mark over that of a word. From 0 marks are learnt too slowly: docs/experiments/2026-11-30-marks.md
-MARK = 0.3
+MARK = 0.3  # norm of the mark, as a share of the mean norm of word embeddings; from 0 marks are learnt too slowly
+SEED = 1  # of the mark, the same in all runs
 
 
-def with_marked_segments(contents: Checkpoint, type_vocab_size: int, seed: int) -> Checkpoint:
+def with_marked_segments(contents: Checkpoint, type_vocab_size: int) -> Checkpoint:
     """Return weights with embeddings of the segment ids 2 and 3: those of 0 and 1, and a random vector, the mark.
 
     Weights that have `type_vocab_size` segment ids, as those of a run with marks, stay as they are.
@@ -20,7 +20,7 @@ def with_marked_segments(contents: Checkpoint, type_vocab_size: int, seed: int) 
     segments, words = contents.values.get(SEGMENTS), contents.values.get(WORDS)
     if segments is None or words is None or len(segments) != 2 or type_vocab_size != 4:
         return contents
-    mark = np.random.default_rng(seed).standard_normal(segments.shape[1])
+    mark = np.random.default_rng(SEED).standard_normal(segments.shape[1])
     mark *= MARK * np.linalg.norm(words.astype(np.float32), axis=1).mean() / np.linalg.norm(mark)
     marked = np.concatenate([segments, segments + mark]).astype(segments.dtype)
     return replace(contents, values=contents.values | {SEGMENTS: marked})

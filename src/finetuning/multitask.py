@@ -111,6 +111,8 @@ class MultitaskTraining(Training):
                 at_once = config.train_batch_size * self.ranks.size
                 if rows < at_once:
                     raise ConfigError(f"{rows} training rows, fewer than a batch of {at_once}: lower train_batch_size")
+        if not any(part.task.pairs for part in self.parts.values()):
+            config.refuse(["mark_shared"], "no task reads two texts together")
         self.backbone = next(iter(self.parts.values())).scores.albert
         for part in self.parts.values():
             part.scores.insert_child_to_cell("albert", self.backbone)

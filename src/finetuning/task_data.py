@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from model_utils.errors import ConfigError
+from model_utils.errors import ConfigError, DataError
 from src.albert_networks import ScoresNetwork
 from src.data.batches import FeatureDataset, Loading
 from src.data.feature_cache import TRAIN, Features, cached_features
 from src.data.feature_files import RecordSet, open_records
-from src.data.features import mark_shared_tokens
+from src.data.features import MARKED, mark_shared_tokens
 from src.data.length_buckets import (
     COMPILATION,
     COMPILATION_ON_GPU,
@@ -94,15 +94,23 @@ class TaskData:
         if not self.task.needs_examples:
             records = open_records(ready, self.task.feature_format, self.task.expected_manifest())
             self.task.check_ready(records, Path(ready))
+            self._check_marks(records, ready)
             return PreparedSplit(ReadySplit(name, Path(ready)), records)
         split = self.task.split(name)
-        return PreparedSplit(split, open_records(ready, self.task.feature_format, **split.manifest()))
+        records = open_records(ready, self.task.feature_format, **split.manifest())
+        self._check_marks(records, ready)
+        return PreparedSplit(split, records)
+
+    def _check_marks(self, records: RecordSet, path: str) -> None:
+        found, needed = records.manifest.get(MARKED, False), self.task.task_info.mark_shared
+        if found != needed:
+            raise DataError(f"{path}: the features were made with {MARKED} {found}, needed is {needed}")
 
     def _cached_features(self, split: Any) -> RecordSet:
         """Return the features of a split; rank 0 writes missing ones while the other ranks wait. Collective."""
         manifest = split.manifest()
         if self.task.task_info.mark_shared:
-            manifest["mark_shared"] = True
+            manifest[MARKED] = True
         barrier_name = f"the features of the {split.name} split"
         self.ranks.must_agree(manifest, f"the examples of the {split.name} split")
         if not self.ranks.is_writer:

@@ -151,7 +151,7 @@ class Training(ABC):
             contents = find_checkpoint(self.start)
             self.start = contents.path  # pins the checkpoint that a run's folder resolved to
             if self.config.mark_shared:
-                contents = with_marked_segments(contents, self.architecture.type_vocab_size, self.config.seed)
+                contents = with_marked_segments(contents, self.architecture.type_vocab_size)
             load_backbone(network, contents)
         else:
             logger.info("cold start: no pre-trained weights (load_pretrain_checkpoint_path)")

@@ -127,7 +127,7 @@ class Predictor:
             return
         items, _ = self._parse(records)
         for group in self._groups(items):
-            next(self._batches.batches(self._encode([item for _, item in group])))
+            next(self._batches.batches(self._processor.encode([item for _, item in group])))
 
     def _parse(self, records: Sequence[Record]) -> tuple[list[tuple[int, Any]], list[Record]]:
         """Return (index, parsed record) of all records that can be answered, and answers with others' errors."""

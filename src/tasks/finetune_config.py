@@ -82,8 +82,8 @@ class FinetuneConfig(TrainingConfig):
     max_seq_length: int = option(128, "tokens per row; special tokens included", minimum=8, maximum=LENGTH)
     mark_shared: bool = option(
         False,
-        "segment ids 2 and 3 instead of 0 and 1 for tokens that both texts of a pair have; weights to evaluate keep "
-        "theirs",
+        "mark tokens that occur in both texts of a pair; by segment ids 2 and 3 instead of 0 and 1; weights to "
+        "evaluate keep theirs",
     )
     max_train_samples: int = option(0, "training examples; chosen by the seed; 0: all", minimum=0, maximum=MAX_SAMPLES)
     max_eval_samples: int = option(
@@ -170,7 +170,8 @@ class FinetuneConfig(TrainingConfig):
         self, vocab_size: int, compute_type: str, weights: str, backend: Backend = Backend.AUTO
     ) -> AlbertConfig:
         architecture = super().albert_config(vocab_size, compute_type, weights, backend)
-        if self.mark_shared and self.do_train and architecture.type_vocab_size == 2:
+        chosen = "type_vocab_size" in self.albert_cfg.to_dict()
+        if self.mark_shared and self.do_train and architecture.type_vocab_size == 2 and not chosen:
             return architecture.replace(type_vocab_size=4)
         return architecture
 
@@ -186,8 +187,6 @@ class FinetuneConfig(TrainingConfig):
         for key in READY_KEYS:
             if is_tfrecord(getattr(self, key)) and not self.reads_tfrecords:
                 raise self.error_of(key, expected=f"DIR/NAME{SUFFIX}: this task reads feature files only")
-        if self.mark_shared:
-            self.refuse(READY_KEYS, "mark_shared is true, and ready features have no marks")
         if not (self.do_train or self.do_eval or self.do_predict):
             raise ConfigError("do_train, do_eval and do_predict are all false: set at least one to true")
         if self.seed + self.num_seeds - 1 > SEED:

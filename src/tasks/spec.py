@@ -160,10 +160,10 @@ class Task(ABC):
         self.trained_info = trained_info
 
     def kept_by_weights(self, key: str) -> bool:
-        """Return a key of the configuration that weights keep: without training, the value in their task.json.
+        """Return an option: in training as it is configured, otherwise as task.json of the weights says.
 
         Raises:
-            ConfigError: it is set, but the weights to evaluate were trained without it.
+            ConfigError: it is set, but the weights were trained without it.
         """
         value = getattr(self.config, key)
         if self.config.do_train:
