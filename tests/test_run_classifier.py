@@ -231,7 +231,7 @@ def test_all_seeds_start_from_the_same_weights(data: Path, run: Path, tmp_path: 
     """Also where a pre-training writes newer ones meanwhile."""
     weights = shutil.copytree(run, tmp_path / "weights")
     found: list[Path] = []
-    here = SimpleNamespace(start=weights)
+    here = SimpleNamespace(start=weights, config=config_of(data, tmp_path))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "load_backbone", lambda _, contents: found.append(contents.path))
         Finetuning.initialise(here, None)

@@ -8,7 +8,8 @@ from src.checkpoints.checkpoint_files import Checkpoint
 
 SEGMENTS = "albert.embeddings.token_type_embeddings"
 WORDS = "albert.embeddings.word_embeddings"
-MARK = 0.3  # norm of the mark, as a share of the mean norm of word embeddings; from 0 marks are learnt too slowly
+# Norm of the mark over the mean norm of a word: docs/experiments/2026-11-30-marks.md.
+MARK = 0.3
 SEED = 1  # of the mark, the same in all runs
 
 
