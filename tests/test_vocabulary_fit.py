@@ -10,6 +10,7 @@ from src.data.feature_files import open_records
 from src.finetuning.task_data import TaskData
 from src.pretraining_data.diagnostics import VocabularyFit
 from src.tasks.race_data import RaceQuestion, RaceSplit
+from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
 from tests.helpers.small_text import make_records, train_model, write_text
 
@@ -78,7 +79,7 @@ def test_a_misfit_is_told_before_the_first_rows_are_written(text_and_model, tmp_
 def test_padding_of_choices_is_no_text(tmp_path, caplog):
     tokenizer = wordpiece(tmp_path, ["dog", "##s", "?"])
     question = RaceQuestion("1", 0, "dogs " * 20, "?", ("dogs", "dogs dogs", "dogs", "dogs"), 0)
-    task = SimpleNamespace(tokenizer=tokenizer)
+    task = SimpleNamespace(tokenizer=tokenizer, task_info=TaskInfo(task="test"))
     TaskData.make(SimpleNamespace(task=task), RaceSplit("train", [question], tokenizer, 128, 24))
     assert "does not fit" not in caplog.text
     unknown = RaceQuestion("1", 0, "elks " * 5, "?", ("dogs",) * 3 + ("dogs " * 40,), 0)
