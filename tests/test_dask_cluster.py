@@ -1,6 +1,7 @@
 """Data creation on a Dask cluster: the bytes of one process, whatever happens to workers, and refusals before work."""
 
 import contextlib
+import gc
 import itertools
 import os
 import pickle
@@ -46,6 +47,8 @@ def end_worker(number: int) -> NoReturn:
 
 @contextlib.contextmanager
 def local_cluster(workers: int) -> Iterator[Any]:
+    # A client that found no scheduler is closed when it is collected; within distributed's lock that waits for ever.
+    gc.collect()
     with distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0") as cluster:
         yield cluster
 
