@@ -58,6 +58,16 @@ def test_tokens_of_both_texts_are_marked(tokenizer: FullTokenizer, pairs: list[t
     assert split_rows(features.values["segment_ids"]) == [expected_segments(*pair) for pair in pairs]
 
 
+def test_rows_are_marked_in_parts(tokenizer: FullTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token is not shared with a row of another part, nor of the same one."""
+    monkeypatch.setattr("src.data.features.MARKED_AT_ONCE", 2)
+    pairs = [("a b", "b c"), ("c", "a"), ("d e f", "f d"), ("b", "b"), ("e", "c a")]
+    values, _, _ = encode_windows(*zip(*pairs, strict=True), tokenizer, 40)
+    features = mark_shared_tokens(Features({}, values), 1, tokenizer)
+    assert split_rows(features.values["segment_ids"]) == [expected_segments(*pair) for pair in pairs]
+    assert values["segment_ids"].values.max() == 1  # what it was given stays
+
+
 @given(st.lists(st.tuples(TEXTS, TEXTS, st.tuples(TEXTS, TEXTS, TEXTS)), min_size=1, max_size=4))
 def test_tokens_of_an_article_and_a_choice_are_marked(
     tokenizer: FullTokenizer, rows: list[tuple[str, str, tuple[str, ...]]]
