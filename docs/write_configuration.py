@@ -39,8 +39,8 @@ HEAD = """# Configuration
 
 Every key may stand in a command's yaml and on its command line, which wins: `--key value`, in sections with dots
 (`--optimizer_cfg.Lamb.learning_rate 0.001`). `--help` prints a command's keys with its own defaults, which may
-differ from this page, allowed values, and what 0 and auto stand for. No default here: empty, or decided by the command.
-A slash divides those of pre-training and of fine-tuning.
+differ from this page, allowed values, and what 0 and auto stand for. Of optimizers the defaults are AdamWeightDecay's.
+No default here: empty, or decided by the command. A slash divides those of pre-training and of fine-tuning.
 """
 TABLES: dict[str, tuple[type[Config], ...]] = {
     "All commands that compute": (OneDeviceConfig, LayersConfig, ArchitectureConfig),

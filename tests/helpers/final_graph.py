@@ -22,7 +22,11 @@ class FinalGraphs:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        os.environ |= {"MS_DEV_SAVE_GRAPHS": "1", "MS_DEV_SAVE_GRAPHS_PATH": str(folder)}
+        os.environ |= {
+            "MS_DEV_SAVE_GRAPHS": "1",
+            "MS_DEV_SAVE_GRAPHS_PATH": str(folder),
+            "MS_DEV_DUMP_IR_PASSES": "validate",
+        }
 
     @staticmethod
     def compile(layers: int, dropout: float) -> None:
