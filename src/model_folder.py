@@ -219,8 +219,9 @@ class ModelFolder:
                 f"{self.loaded.path} has no head, not even one to fill in masks: use embeddings (predict.py "
                 "--embeddings true, export.py --export_embeddings true), or fine-tune it"
             )
+        gives_vectors = embeddings or bool(pooling)
         pooling = pooling or getattr(self.task_info, "pooling", "") or POOLER
-        if embeddings and pooling == POOLER and has_initial_pooler(self.architecture, self.weights):
+        if gives_vectors and pooling == POOLER and has_initial_pooler(self.architecture, self.weights):
             logger.warning("the weights have an untrained pooler: use another pooling (mean, cls, max)")
         architecture = self.architecture
         if portable:

@@ -141,8 +141,8 @@ def opened(path: TextFile) -> Iterator[io.BufferedReader]:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def _decompressed(file: io.BufferedReader) -> io.BufferedIOBase:
-    """Return the decompressed stream of a file, or the file itself if it is not compressed."""
+def decompressed(file: io.BufferedReader) -> io.BufferedIOBase:
+    """Return the decompressed stream of a file from `opened`, or the file itself if it is not compressed."""
     beginning = file.peek()
     for first_bytes, (_, new_decompressor) in _COMPRESSED_FORMATS.items():
         if new_decompressor and re.match(first_bytes, beginning):
@@ -156,7 +156,7 @@ def estimate_text_bytes(paths: Iterable[TextFile]) -> int:
     for path in paths:
         with opened(path) as file:
             size = path.stat().st_size
-            stream = _decompressed(file)
+            stream = decompressed(file)
             if stream is file:
                 total += size
             else:
@@ -181,7 +181,7 @@ def read_lines(path: TextFile, max_bytes: int = -1, encoding: str | None = None)
     position = 0
     remainder = b""
     with opened(path) as file:
-        stream = _decompressed(file)
+        stream = decompressed(file)
         name = path if stream is file else f"the content of {path}"
         while raw := remainder + stream.readline(max_bytes - len(remainder)):
             if position == 0:
@@ -198,7 +198,7 @@ def read_lines(path: TextFile, max_bytes: int = -1, encoding: str | None = None)
 def _lines_in(path: TextFile, encoding: str) -> Iterator[str]:
     """Yield the lines of a file in this encoding; raise DataError if it is in another one."""
     with opened(path) as file:
-        beginning = _decompressed(file).read(_SAMPLE_BYTES)
+        beginning = decompressed(file).read(_SAMPLE_BYTES)
     check_unpacked(beginning, path)
     other = f"encoding is {encoding}, but {path} is in another one"
     if beginning and not _may_be(beginning, encoding):
@@ -206,7 +206,7 @@ def _lines_in(path: TextFile, encoding: str) -> Iterator[str]:
     line = 0
     with opened(path) as file:
         # No universal line ends: a carriage return may stand inside a field.
-        text = io.TextIOWrapper(cast(BinaryIO, _decompressed(file)), encoding, newline="\n")
+        text = io.TextIOWrapper(cast(BinaryIO, decompressed(file)), encoding, newline="\n")
         try:
             for line, content in enumerate(text, 1):
                 yield content.removeprefix("\ufeff") if line == 1 else content

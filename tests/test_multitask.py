@@ -129,6 +129,7 @@ def test_batches_are_a_function_of_seed_and_position() -> None:
     for task, per_epoch in ((0, 3), (1, 8)):
         found = [batch["at"] for batch in order if batch[TASK] == task]
         assert found == [divmod(index, per_epoch) for index in range(len(found))]
+    assert MixedDataset(mixed.datasets, 0.5, 11, 16).batches_per_epoch == 16  # an epoch has an update
     assert list(MixedDataset(mixed.datasets, 0.5, 8, 2).tasks(0)) != list(mixed.tasks(0))
     shares = mixed.width_shares()
     assert [order[start][TASK] for start, _ in shares] == [0, 1] and sum(share for _, share in shares) == 1

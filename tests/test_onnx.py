@@ -36,7 +36,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "num_hidden_groups": 3,
         "hidden_act": "gelu",
     },
-    "inner groups": {"inner_group_num": 2, "num_hidden_groups": 2, "hidden_act": "relu"},
+    "inner groups": {"inner_group_num": 2, "num_hidden_groups": 2, "hidden_act": "relu", "type_vocab_size": 1},
     "a BERT": {"share_parameters": "none", "embedding_projection": False, "embedding_size": 32},
     "shared attention": {"share_parameters": "attention", "type_vocab_size": 3, "layer_norm_eps": 1e-3},
     "shared feed-forward": {"share_parameters": "ffn", "num_attention_heads": 1},

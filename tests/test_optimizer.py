@@ -150,6 +150,17 @@ def test_lamb_moves_weights_that_are_zero() -> None:
     assert parameter.asnumpy()[0] < 0 < parameter.asnumpy()[1]
 
 
+def test_lamb_does_not_scale_the_transitions_of_a_crf() -> None:
+    steps = []
+    for size in (0.5, 5.0):
+        transitions = Parameter(Tensor([size, -size], ms.float32), name="crf.transitions")
+        settings = with_changes(name="Lamb", weight_decay=0.0, schedule="constant")
+        before = transitions.asnumpy().copy()
+        build_optimizer([transitions], settings, 100)((Tensor([1.0, 2.0], ms.float32),), Tensor(True), *moment(1))
+        steps.append(before - transitions.asnumpy())
+    np.testing.assert_allclose(*steps, rtol=1e-5)
+
+
 def test_lamb_leaves_alone_what_no_loss_depends_on() -> None:
     """Weight decay alone, scaled to the weights' own size, would take 10 % of them at every update."""
     used, unused = (Parameter(Tensor([3.0, 4.0], ms.float32), name=f"{name}.weight") for name in ("used", "unused"))

@@ -270,7 +270,7 @@ def test_curves_show_where_phases_begin(tmp_path: Path, monkeypatch: pytest.Monk
     for step, phase in ((1, 1), (4, 1), (6, 2), (7, 2), (9, 3)):
         log.write({"step": step, "phase": phase, **record, **({"eval_f1": None, "loss": None} if step == 6 else {})})
     log.write({"step": 9, "phase": 3, **record, "eval_f1": 0.75})
-    log.sync()
+    log.draw_curves()
     log.close()
     assert lines == [4, 7] * 2  # in the panels of loss and f1
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")

@@ -98,6 +98,41 @@ def test_tables_may_be_compressed(tmp_path: Path) -> None:
     assert record.record == {"text_a": "fine", "id": "7"}
 
 
+def test_lines_may_be_compressed(tmp_path: Path) -> None:
+    for name, content in (("a.jsonl.gz", b'{"text_a": "fine"}\n'), ("a.txt.gz", b"fine\n")):
+        assert records_of(tmp_path / name, gzip.compress(content)) == [(1, {"text_a": "fine"})]
+        check_inputs([(str(tmp_path / name), "auto")])
+        (tmp_path / name).write_bytes(gzip.compress(content)[:15])
+        with pytest.raises(DataError, match="damaged or cut short"):
+            check_inputs([(str(tmp_path / name), "auto")])
+
+
+def test_text_is_not_utf_16(tmp_path: Path) -> None:
+    for encoding in ("utf-16", "utf-16-le"):
+        (tmp_path / "a.txt").write_text("one\ntwo\n", encoding=encoding)
+        with pytest.raises(DataError, match="as UTF-16 has"):
+            check_inputs([(str(tmp_path / "a.txt"), "auto")])
+
+
+def test_a_failed_formula_costs_no_record(tmp_path: Path) -> None:
+    book = openpyxl.Workbook()
+    for row in (("text_a", "price"), ("fine", "#N/A"), ("good", 3)):
+        book.active.append(row)
+    book.active["B2"].data_type = "e"
+    book.save(tmp_path / "a.xlsx")
+    found = [each.record for each in read_records(str(tmp_path / "a.xlsx"), "auto", "text_a")]
+    assert found == [{"text_a": "fine"}, {"text_a": "good", "price": "3"}]
+
+
+def test_columns_that_are_not_read_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"text_a": ["fine"], "tokens": [["a", "b"]]}), tmp_path / "a.parquet")
+    check_inputs([(str(tmp_path / "a.parquet"), "auto")])
+    assert "tokens" in caplog.text
+    assert [each.record for each in read_records(str(tmp_path / "a.parquet"), "auto", "text_a")] == [{"text_a": "fine"}]
+
+
 def test_plain_lines_keep_their_number(tmp_path: Path) -> None:
     found = records_of(tmp_path / "a.txt", b"one\n\n two \r\n")
     assert found == [(1, {"text_a": "one"}), (2, {"text_a": ""}), (3, {"text_a": " two "})]

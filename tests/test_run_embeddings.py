@@ -159,7 +159,10 @@ def test_vectors_exports_and_searches_pool_as_in_training(folder: Path, tmp_path
     answers = predictor.predict(records)
     assert answers == model.predictor(embeddings=True, pooling="max").predict(records)
     assert answers != model.predictor(embeddings=True, pooling="mean").predict(records)
-    search = TextSearch(predictor, [NumberedRecord(line, record) for line, record in enumerate(records[1:], 2)], 1)
+    blank = NumberedRecord(1, {"text_a": ""})  # an empty line of a text
+    search = TextSearch(
+        predictor, [blank, *(NumberedRecord(line, record) for line, record in enumerate(records[1:], 2))], 1
+    )
     assert search.predict(records[:1])[0]["matches"][0]["record"] == records[1]
     words = ["--export_ckpt_file", str(folder / "run"), "--export_file_name", str(tmp_path / "encoder")]
     export(load_config(ExportConfig, [*words, "--export_embeddings", "true"]))

@@ -197,6 +197,12 @@ def test_a_search_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     run(tmp_path, {1: 0.5, 2: 0.7, 3: 0.6}, more)
     run(tmp_path, {1: 0.5, 2: 0.7, 3: 0.6}, more, seeds=2)
     assert more == ["trial-003", "trial-001", "trial-002", "trial-003"]
+    stored = read(tmp_path / "search.json")
+    with pytest.raises(ValidationError):  # nothing of the other trials is lost
+        run(tmp_path, {1: 0.5, 4: "killed", 3: 0.6}, [], seeds=2)
+    assert [row["trial"] for row in read(tmp_path / "search.json")["trials"]] == ["trial-001", "trial-003"]
+    assert read(tmp_path / "search.json")["trials"][1] == stored["trials"][2]
+    run(tmp_path, {1: 0.5, 2: 0.7, 3: 0.6}, [], seeds=2)
     text = (tmp_path / "search.json").read_text()
     (tmp_path / "search.json").write_text(text.replace("0.5", "0.9"))
     with pytest.raises(DataError):

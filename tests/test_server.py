@@ -597,7 +597,7 @@ def test_only_allowed_hosts_are_answered(names: set[str], host: str, allowed: bo
     assert api.get("/health", headers={"Host": host}).status_code == (200 if allowed else 400)
 
 
-@pytest.mark.parametrize("name", ["http://box", "box:80", "[::1]", "a.*", "a b", ""])
+@pytest.mark.parametrize("name", ["http://box", "box:80", "db:80", "[::1]", "a.*", "a b", ""])
 def test_a_host_has_no_scheme_and_no_port(name: str) -> None:
     with pytest.raises(ConfigError) as error:
         parse_hosts([name])

@@ -114,7 +114,7 @@ def test_results_of_other_splits_of_the_same_checkpoint_are_kept() -> None:
     earlier["remarks"] = ["dev: old", "test: old"]
     splits = ("dev", "test")
     report = Report({"step": 2}, {"f1": 0.7}, warnings=["dev: new"])
-    report.merge_earlier(earlier, splits, ["dev"])
+    report = report.with_earlier(earlier, splits, ["dev"])
     content = {
         "step": 2,
         "f1": 0.7,
@@ -124,10 +124,10 @@ def test_results_of_other_splits_of_the_same_checkpoint_are_kept() -> None:
     }
     assert report.content() == content
     report = Report({"step": 2}, {"test_f1": 0.7})
-    report.merge_earlier(earlier, splits, ["test"])
+    report = report.with_earlier(earlier, splits, ["test"])
     assert report.metrics == {"f1": 0.5, "mcc": 0.4, "test_f1": 0.7} and report.warnings == ["dev: old"]
     report = Report({"step": 3}, {"f1": 0.7})
-    report.merge_earlier(earlier, splits, ["dev"])
+    report = report.with_earlier(earlier, splits, ["dev"])
     assert report.metrics == {"f1": 0.7}
 
 

@@ -123,6 +123,18 @@ def test_trackers_get_what_the_log_has(tmp_path: Path, calls: Calls) -> None:
     assert read_object(tmp_path / "my run/trackers.json").keys() == set(NAMES)
 
 
+def test_a_signal_with_the_last_update_leaves_a_finished_run(tmp_path: Path, calls: Calls) -> None:
+    class Signalled(Step):
+        def train(self, micro_batches: list, *pace: float) -> dict[str, Any]:
+            if int(self.tried.asnumpy()) == 19:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().train(micro_batches, *pace)
+
+    with pytest.raises(SystemExit, match="143"):
+        fit(make_config(tmp_path, report_to=",".join(NAMES)), Signalled())
+    assert [calls.of(name)["ends"] for name in NAMES] == [["FINISHED"], ["success"], [0]]
+
+
 def test_a_resumed_run_continues_the_same_runs(tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     config = make_config(tmp_path, report_to="[wandb, mlflow, swanlab, tensorboard]")
     kill_at(monkeypatch, 13)

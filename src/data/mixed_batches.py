@@ -35,7 +35,7 @@ class MixedDataset:
         self.shares = weights / weights.sum()
         self.rows_at_once = datasets[0].rows_at_once
         batches = sum(dataset.batches_per_epoch for dataset in datasets)
-        self.batches_per_epoch = batches // accumulation_steps * accumulation_steps
+        self.batches_per_epoch = max(1, batches // accumulation_steps) * accumulation_steps
         self._batches_before = [np.zeros(len(datasets), np.int64)]  # (data sets,) before each epoch
 
     @property

@@ -325,7 +325,7 @@ class Finetuning(Training):
         exists = file.exists()
         if exists and report.metrics:
             all_splits = (*self.task.dev_splits, *self.task.test_splits)
-            report.merge_earlier(read_object(file), all_splits, splits)
+            report = report.with_earlier(read_object(file), all_splits, splits)
         if report.metrics or not exists:
             write_json(file, report.content())
         logger.info(f"results and predictions are in {output}")

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import mean, stdev
 from typing import Any
 
@@ -39,25 +39,28 @@ class Report:
         self.warnings += [f"{split}: {warning}" for warning in result.warnings]
         self.calibration |= result.calibration
 
-    def merge_earlier(self, earlier: Mapping[str, Any], splits: Sequence[str], evaluated: Collection[str]) -> None:
-        """Add the results of other splits from an earlier eval_results.json if it is about the same checkpoint.
+    def with_earlier(self, earlier: Mapping[str, Any], splits: Sequence[str], evaluated: Collection[str]) -> "Report":
+        """Return the report with other splits' results of an earlier eval_results.json about the same checkpoint.
 
         Args:
             splits: of the task, the first development split first.
             evaluated: splits of this report, whose earlier results are left out.
         """
         if any(earlier.get(key) != value for key, value in self.checkpoint.items()):
-            return
+            return self
 
         def is_kept(key: str) -> bool:
             split = next((split for split in splits[1:] if key.startswith(f"{split}_")), splits[0])
             return key not in {*self.checkpoint, "baselines", "remarks"} and split not in evaluated
 
         baselines = earlier.get("baselines", {})
-        self.metrics = {key: earlier[key] for key in filter(is_kept, earlier)} | self.metrics
-        self.baselines = {key: baselines[key] for key in filter(is_kept, baselines)} | self.baselines
         remarks = [remark for remark in earlier.get("remarks", []) if remark.partition(": ")[0] not in evaluated]
-        self.warnings = [*remarks, *self.warnings]
+        return replace(
+            self,
+            metrics={key: earlier[key] for key in filter(is_kept, earlier)} | self.metrics,
+            baselines={key: baselines[key] for key in filter(is_kept, baselines)} | self.baselines,
+            warnings=[*remarks, *self.warnings],
+        )
 
     def content(self) -> dict[str, Any]:
         """Return the content of eval_results.json, the checkpoint first."""

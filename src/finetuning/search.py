@@ -56,12 +56,15 @@ def run_trials(
         stored = read_json(folder / SEARCH_FILE, SearchSchema)
         if (stored.metric, stored.seeds) == (metric, seeds):
             earlier = {result.trial: result for result in stored.trials if (folder / result.model).is_dir()}
-    results: list[Result] = []
+    known: dict[str, Result] = {}
+    for trial in trials:
+        result = earlier.get(trial.name)
+        if result is not None and result.metric is not None and result.settings == trial.settings:
+            known[trial.name] = result
     for trial in trials:
         logger.info(f"{trial.name} of {len(trials)}: {trial.settings}")
-        result = earlier.get(trial.name)
-        is_reusable = result is not None and result.metric is not None and result.settings == trial.settings
-        results.append(run_trial(trial, result if is_reusable else None))
+        known[trial.name] = run_trial(trial, known.get(trial.name))
+        results = [known[trial.name] for trial in trials if trial.name in known]
         best = max(results, key=lambda result: float("-inf") if result.metric is None else result.metric)
         rows = [result.model_dump() for result in results]
         content = {"metric": metric, "seeds": seeds, "best": best.model, "trials": rows}

@@ -97,7 +97,7 @@ class TaskData:
             self._check_marks(records, ready)
             return PreparedSplit(ReadySplit(name, Path(ready)), records)
         split = self.task.split(name)
-        records = open_records(ready, self.task.feature_format, **split.manifest())
+        records = open_records(ready, self.task.feature_format, **split.manifest() | {"source": None})
         self._check_marks(records, ready)
         return PreparedSplit(split, records)
 

@@ -136,7 +136,7 @@ class Training(ABC):
         trainer = self.build(RunFolder(root / name, run_config, self.ranks))
         logger.info(dry_run(trainer, kept=f" but features in {config.feature_dir}"))
         if runs > 1:
-            logger.info(f"each of {runs} runs takes about this time and this much disk space")
+            logger.info(f"this is the first of {runs} runs; others of the same length take about as much")
 
     def check_same_data(self, path: Path) -> None:
         """Raise CheckpointError if a finished run was trained on other data, or with another precision or network."""

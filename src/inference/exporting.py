@@ -239,7 +239,7 @@ def sample_inputs(model: Predictor, batch: int, length: int) -> list[Tensor]:
     lengths[-1] = length
     mask = (np.arange(length) < lengths[:, None]).astype(np.int32)
     ids = random.integers(0, model.architecture.vocab_size, (batch, length)).astype(np.int32) * mask
-    segments = (np.arange(length) > length // 3).astype(np.int32) * mask
+    segments = random.integers(0, model.architecture.type_vocab_size, (batch, length)).astype(np.int32) * mask
     columns = {"input_ids": ids, "input_mask": mask, "segment_ids": segments, "p_mask": 1 - mask}
     columns["masked_lm_positions"] = random.integers(0, length, (batch, 2)).astype(np.int32)
     return [Tensor(columns[name]) for name in model.network.input_columns]

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import itertools
+import logging
 import os
 import sys
 from collections import Counter
@@ -14,14 +15,16 @@ from typing import Any, cast
 
 from model_utils.config import check_not_home
 from model_utils.errors import ConfigError, DataError, first_few, shorten
-from model_utils.files import check_writable, open_file, sync_to_disk, write_atomically
+from model_utils.files import check_writable, sync_to_disk, write_atomically
 from model_utils.json_files import parse_json
 from model_utils.messages import silence
 from src.inference.answer_tables import ENDINGS, TableCheck, write_table
 from src.inference.unfinished_answers import Answers, unfinished_answers
 from src.text.arrow_tables import ARROW_SUFFIXES, is_saved_dataset
 from src.text.text_tables import JSON_SUFFIXES, TableOptions, TextTable, read_table, suffix_of
-from src.utils import decode
+from src.utils import check_text, check_unpacked, decode, decompressed, opened
+
+logger = logging.getLogger(__name__)
 
 STANDARD = "-"
 DEFAULTS = TableOptions()
@@ -47,19 +50,24 @@ def check_inputs(files: Sequence[tuple[str, str]], options: TableOptions = DEFAU
         files: each with its format, as read_records has them.
 
     Raises:
-        OSError: a file cannot be opened.
-        DataError: a table cannot be read.
-        ConfigError: none is a table, to which the options apply.
+        DataError: a file cannot be read, or is UTF-16.
+        ConfigError: options are given, but no file is a table.
     """
     if options != DEFAULTS and TABLE not in itertools.starmap(_format_of, files):
         names = ", ".join(file for file, _ in files)
         raise ConfigError(f"encoding, sheet and delimiter apply to tables, and there is none among {names}")
     for file, input_format in files:
         if _format_of(file, input_format) == TABLE:
-            for _ in _open_table(file, options).rows:  # to the end: an error there would waste the answers before it
+            table = _open_table(file, options)
+            if table.other_types:
+                columns = [f"{shorten(table.names[index])} ({kind})" for index, kind in table.other_types.items()]
+                logger.warning(f"{file}: columns that hold no texts or numbers are not read: {first_few(columns)}")
+            for _ in table.rows:  # to the end: an error there would waste the answers before it
                 pass
         elif file != STANDARD:
-            open_file(Path(file)).close()
+            _, beginning = next(_raw_lines(file), (0, b""))
+            check_unpacked(beginning, file)
+            check_text(beginning.decode("latin-1"), False, file)
 
 
 def read_records(
@@ -105,12 +113,14 @@ def _format_of(file: str, input_format: str) -> str:
 
 
 def _raw_lines(file: str) -> Iterator[tuple[int, bytes]]:
+    if file != STANDARD:
+        with opened(Path(file)) as stream:
+            yield from enumerate(decompressed(stream), 1)
+        return
     try:
-        with contextlib.nullcontext(sys.stdin.buffer) if file == STANDARD else open_file(Path(file)) as stream:
-            yield from enumerate(stream, 1)
+        yield from enumerate(sys.stdin.buffer, 1)
     except OSError as error:  # here, because writers of answers take it for an error of their output
-        name = "standard input" if file == STANDARD else file
-        raise DataError(f"{name} cannot be read: {error.strerror}") from error
+        raise DataError(f"standard input cannot be read: {error.strerror}") from error
 
 
 def _open_table(file: str, options: TableOptions) -> TextTable:
@@ -131,10 +141,11 @@ def _read_table(file: str, options: TableOptions) -> Iterator[NumberedRecord]:
     names = [table.names[index] for index in indices]
     for line, row in table.rows:
         try:
-            fields = table.pick(line, row, indices)
+            table.pick(line, row, ())  # checks the number of fields
         except DataError as error:
             yield NumberedRecord(line, {}, str(error))
         else:
+            fields = (row[index] for index in indices)  # None: neither text nor number, as a failed formula
             yield NumberedRecord(line, {name: field for name, field in zip(names, fields, strict=True) if field})
 
 

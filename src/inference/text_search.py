@@ -44,7 +44,7 @@ class TextSearch:
         self._records: list[Record] = []
         vectors = []
         truncated_count = 0
-        stream = iter(collection)
+        stream = (each for each in collection if each.error or any(each.record.values()))  # without blank lines
         while batch := list(itertools.islice(stream, RECORDS_AT_ONCE)):
             for record, answer in predict_batch(predictor, batch):
                 if "error" in answer:

@@ -52,7 +52,7 @@ class ClassifierTask(Task):
         self.examples = GlueExamples(config) if self.glue else CustomExamples(config, trained_info)
         self.dev_splits = self.examples.dev_splits
         self.test_splits = self.examples.test_splits
-        self.pairs = bool(self.examples.columns.text_b)
+        self.pairs = bool(self.examples.columns.text_b) or "text_b" in getattr(trained_info, "text_columns", {})
         if self.glue:
             self.regression = not self.glue.labels
         else:
@@ -154,7 +154,7 @@ class ClassifierTask(Task):
 
     def check_ready(self, records: RecordSet, path: Path) -> None:
         if self.window_stride and not records.has_array(WINDOWS):
-            raise DataError(f"{path} holds no windows, but window_stride is {self.window_stride}: set 0")
+            raise DataError(f"{path} holds no windows, but window_stride is {self.window_stride}: make them with it")
         if "label_ids" not in records.columns:
             raise DataError(f"{path} holds no labels, which training and evaluation need")
         longest = int(records.lengths.max())

@@ -201,7 +201,7 @@ class CustomExamples(ExampleFiles[Example]):
             options=TableOptions(config.encoding, config.sheet, config.delimiter),
         )
         trained_columns = trained_info.text_columns if trained_info else {}
-        if trained_columns and bool(self.columns.text_b) != ("text_b" in trained_columns):
+        if config.reads_examples and trained_columns and bool(self.columns.text_b) != ("text_b" in trained_columns):
             problem = f"the weights were trained on {' and '.join(trained_columns.values())}"
             raise config.error_of("text_b_column", problem, hint="name as many columns")
         if config.do_eval and "dev" not in self.files and not config.eval_data_file_path:

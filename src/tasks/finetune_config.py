@@ -109,7 +109,7 @@ class FinetuneConfig(TrainingConfig):
 
     dry_run: bool = option(
         False,
-        "estimate time, memory and disk; tries one update, keeps only the features",
+        "estimate time, memory and disk; tries two updates a width, keeps only features",
         on_resume=ANY,
     )
 

@@ -228,7 +228,7 @@ class Lamb(Optimizer):
         step = corrected1 * (1.0 / (ops.sqrt(corrected2) + settings.eps))
         if self.decayed[i]:
             step = step + settings.weight_decay * parameter
-        if self.not_filtered[i]:
+        if self.not_filtered[i] and not self.is_crf[i]:  # transitions have a rate of their own
             parameter_norm = ops.sqrt(ops.reduce_sum(parameter * parameter))
             step_norm = ops.sqrt(ops.reduce_sum(step * step))
             is_scalable = ops.logical_and(parameter_norm > 0.0, step_norm > 0.0)

@@ -138,6 +138,11 @@ class Recorder:
         if self.log:
             self.log.sync()
 
+    def draw_curves(self) -> None:
+        """Draw curves.png from the records so far."""
+        if self.log:
+            self.log.draw_curves()
+
     def mfu(self, flops_per_second: float | None) -> float | None:
         """Return the utilisation; None before anything was measured."""
         if not self.utilisation or not flops_per_second:

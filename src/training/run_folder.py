@@ -57,7 +57,7 @@ class RunFolder:
                 self._lock(at_end)
                 check_run_folder(self.path, self.config)  # another run may have begun before the lock was ours
             self.begun = (self.path / CONFIG_FILE).exists()
-            self.finished = (self.path / RESULTS_FILE).exists()
+            self.finished = self.begun and (self.path / RESULTS_FILE).exists()
             self._at_end = at_end.pop_all()
         return self
 

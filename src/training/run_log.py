@@ -139,10 +139,13 @@ class RunLog:
         return self.baselines.get(name, {}) | self.baselines.get(name.removeprefix(EVAL_PREFIX), {})
 
     def sync(self) -> None:
-        """Put the log on the disk and draw the curves; called with every checkpoint."""
+        """Put the log on the disk; called before every checkpoint."""
         os.fsync(self.file.fileno())
         if self.board:
             self.board.flush()
+
+    def draw_curves(self) -> None:
+        """Draw the curves of all records."""
         if self.records:
             write_atomically(self.folder / CURVES_FILE, self._draw)
 

@@ -77,10 +77,10 @@ class Precision:
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """Data, precision and architecture, which a resumed run must match.
+    """Data and architecture, which a resumed run must match, and precision.
 
-    data: manifest of the data and weights of a teacher; a run is not resumed on other data.
-    precision: a resumed run changes it only where the configuration says so.
+    data: manifest of the data and weights of a teacher.
+    precision: a resumed run changes it where the configuration says so (Precision.changes_since).
     architecture: AlbertConfig.saved_dict() of the network.
     """
 

@@ -86,7 +86,7 @@ class Trainer:
         """Train to the end, finish the folder and return the last record of the log ({} on ranks that do not write).
 
         Raises:
-            SystemExit: after SIGTERM or SIGINT, the state saved; code 143 or 130.
+            SystemExit: after SIGTERM, SIGINT or SIGHUP, the state saved; code 143, 130 or 129.
             UserError: training diverged, the disk is full, another rank ended, or the ranks do not agree on data,
                 configuration and checkpoint. The last good checkpoint remains.
             CheckpointError, ConfigError: the folder's checkpoint belongs to other data, architecture or precision.
@@ -103,7 +103,7 @@ class Trainer:
                 if step - self.synced_step >= self.updates_per_sync or self.state.evaluating:
                     self.sync_ranks()
                 evaluates = self.evaluation_due(step)
-                save_due = self.is_over or self.checkpoints.due(step)  # asked once: what is saved must have been read
+                save_due = self.is_over or self.checkpoints.due(step)  # asked once, or uncounted updates may be saved
                 if evaluates or save_due or self.stop_signal or self.reading_due(step):
                     self.read()
                 if evaluates:
@@ -117,7 +117,12 @@ class Trainer:
                     self.save()
                 if self.stop_signal and not self.is_over:
                     self.stop()
-            return self.finish()
+            results = self.finish()
+        if self.stop_signal:
+            logger.info(f"stopped after step {self.state.step}, the last one: the run is finished")
+            self.ranks.wait("the end of the stopped run")
+            raise SystemExit(128 + self.stop_signal)
+        return results
 
     def resume(self) -> None:
         """Restore weights, moments and the loop's state from the newest good checkpoint, or start anew."""
@@ -253,7 +258,7 @@ class Trainer:
             self.recorder.record(self.state, step)
 
     def stop_if_diverged(self, step: int, values: dict[str, float]) -> None:
-        """Raise DivergedError at a skipped update; with loss scaling after max_skipped_steps at the lowest scale."""
+        """Raise DivergedError at a skipped update; with loss scaling after max_skipped_steps, dynamic at the lowest."""
         skipped = self.state.skipped_in_a_row
         scaling = self.step.scaling
         can_go_on = scaling.mode != "off" and (
@@ -262,7 +267,7 @@ class Trainer:
         )
         if not skipped or can_go_on:
             return
-        advice = "lower the learning rate or lengthen the warm-up"
+        advice = "lower the learning rate or lengthen the warm-up, in another folder"
         if scaling.mode == "static" and math.isfinite(values["loss"]):
             advice = f"lower loss_scale_value ({scaling.value:g}), or set loss_scale_mode to dynamic"
         raise DivergedError(
@@ -293,6 +298,7 @@ class Trainer:
             self.recorder.sync()
             self.state.epoch, self.state.batch = self.phases.position(self.state.step)
             self.checkpoints.save(self.state, self.progress.seconds_to_save())
+            self.recorder.draw_curves()
 
     def stop(self) -> NoReturn:
         """Exit for the signal that was received; the state is saved."""
@@ -303,7 +309,7 @@ class Trainer:
         raise SystemExit(128 + self.stop_signal)
 
     def finish(self) -> dict[str, Any]:
-        """Mark the run as finished, and obey a signal that came with its end."""
+        """Mark the run as finished and return its last record."""
         step = self.state.step
         if self.progress.elapsed >= 1 and step < self.plan.train_steps and not self.is_out_of_patience:
             logger.info(f"max_train_hours {self.config.max_train_hours:g} are over after step {step}")
@@ -313,8 +319,5 @@ class Trainer:
             logger.warning(f"the run ended within {warmup}: lower warmup_steps, or give warmup_ratio")
         results = self.recorder.last_record()
         self.folder.finish(results)
-        self.sync_ranks()
-        if self.stop_signal:
-            logger.info(f"stopped after step {step}, the last one: the run is finished")
-            raise SystemExit(128 + self.stop_signal)
+        self.sync_ranks()  # a signal may have come with the end
         return results

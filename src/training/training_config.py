@@ -158,7 +158,12 @@ class TrainingConfig(ArchitectureConfig):
     scale_window: int = option(1000, "good updates before the scale grows", minimum=1, needs=DYNAMIC, maximum=UPDATES)
     min_loss_scale: float = option(1.0, "minimum of the scale", above=0, needs=DYNAMIC, maximum=LOSS_SCALE)
     max_skipped_steps: int = option(
-        20, "skipped updates in a row that end the run", minimum=1, needs=SCALED, on_resume=ANY, maximum=UPDATES
+        20,
+        "skipped updates in a row that end the run (dynamic: at min_loss_scale)",
+        minimum=1,
+        needs=SCALED,
+        on_resume=ANY,
+        maximum=UPDATES,
     )
     enable_data_sink: bool = option(False, "fetch losses only every data_sink_steps updates", on_resume=ANY)
     data_sink_steps: int = option(

@@ -17,7 +17,7 @@ from model_utils.errors import ConfigError
 ANY_HOST = "*"
 _UNSPECIFIED = {"0.0.0.0", "::"}  # every address of the machine
 _ABSOLUTE = re.compile(r"https?://(?P<authority>[^/]*)(?P<path>/.*)?", re.IGNORECASE | re.DOTALL)  # request target
-_HOST = re.compile(r"\*|(?:\*\.)?[^\s:/\[\]*]+|\[[0-9A-Fa-f:.]+\]")
+_HOST = re.compile(r"\*|(?:\*\.)?[^\s:/\[\]*]+")
 
 
 def error_response(code: int, sentence: str, **headers: str) -> JSONResponse:
@@ -48,10 +48,17 @@ def default_hosts(host: str, address: str) -> set[str]:
 def parse_hosts(names: Collection[str]) -> set[str]:
     """Return further names and addresses ("*": any, "*.NAME": below NAME); ConfigError for one with scheme or port."""
     for name in names:
-        if not _HOST.fullmatch(format_host(name)):
+        if not _HOST.fullmatch(name) and not _is_ipv6(name):
             expected = f"names and addresses without scheme and port, or {ANY_HOST}"
             raise ConfigError(key="allowed_hosts", value=name, expected=expected)
     return set(map(format_host, names))
+
+
+def _is_ipv6(name: str) -> bool:
+    try:
+        return bool(ipaddress.IPv6Address(name))
+    except ValueError:
+        return False
 
 
 def accept_absolute_targets(app: ASGIApp) -> ASGIApp:
