@@ -10,6 +10,7 @@ number of processes. Memory holds a few units, whatever the size of the corpus.
 import contextlib
 import itertools
 import logging
+import math
 import os
 import tempfile
 import time
@@ -25,6 +26,7 @@ from tqdm import tqdm
 
 from model_utils.config import SEED, check_output_folder, run_main
 from model_utils.config import TOKENS as MOST_TOKENS
+from model_utils.cpu_threads import cpu_limit
 from model_utils.errors import ConfigError, DataError, shorten
 from model_utils.remote_files import TextFile
 from model_utils.schema import option
@@ -225,7 +227,7 @@ def part_path(path: Path, index: int, count: int) -> Path:
 
 def number_of_workers(num_workers: int) -> int:
     """Return the number of workers, one per core for 0; raise ConfigError for too many for this machine."""
-    cores = len(os.sched_getaffinity(0))
+    cores = min(len(os.sched_getaffinity(0)), math.ceil(cpu_limit()))
     most = PROCESSES_PER_CORE * cores
     if num_workers > most:
         raise ConfigError(key="num_workers", value=num_workers, expected=f"at most {most} with {cores} core(s)")
@@ -278,12 +280,15 @@ def write_results(
     results: Iterable[UnitResult], writer: RecordWriter, tokenizer: FullTokenizer, source_bytes: int, file_num: int
 ) -> VocabularyFit:
     """Write the rows of all units and the counts of their tokens; return how the vocabulary fits the text."""
+    documents = short_documents = 0
     token_counts = np.zeros(tokenizer.vocab_size, np.int64)
     fit = VocabularyFit()
     has_warned = False
     with tqdm(total=source_bytes, unit="B", unit_scale=True, disable=None, desc="text") as bar:
         for result in results:
             fit += result.fit
+            documents += result.documents
+            short_documents += result.short_documents
             has_warned = has_warned or fit.warn(tokenizer.file.name)
             if not writer.rows:  # fail before hours of work if the files would be too large
                 expected_bytes = result.row_bytes * source_bytes / max(1, result.text_bytes)
@@ -292,6 +297,9 @@ def write_results(
             token_counts += result.token_counts
             bar.update(result.text_bytes)
     writer.add_array("unigram", token_counts)
+    if short_documents:
+        left_out = f"{short_documents:,} of {documents:,} documents have fewer than {MIN_DOCUMENT_TOKENS} tokens"
+        logger.info(f"{left_out} and are left out")
     return fit
 
 

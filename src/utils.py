@@ -89,8 +89,8 @@ def decode(raw: bytes, file: object, position: int, has_option: bool = False) ->
     except UnicodeDecodeError as error:
         likely = _likely_encoding(raw)
         convert = f"it may be {likely} (iconv -f {likely} -t UTF-8)" if likely else "for instance with iconv"
-        name = likely.lower() or "latin-1"
-        option = f"name its encoding, for instance --encoding {name}, or " if has_option else ""
+        names = likely.lower() or "of big5, cp1251, cp1252 or others"
+        option = f"name its encoding (--encoding {names}), or " if has_option else ""
         raise DataError(
             f"{file}: byte {raw[error.start]:#04x} at offset {position + error.start} is not UTF-8 text; "
             f"{option}convert the file to UTF-8: {convert}"

@@ -255,7 +255,9 @@ def test_rows_are_documents_of_a_corpus(tmp_path: Path) -> None:
 
 
 def test_the_size_of_a_corpus_is_that_of_its_texts(tmp_path: Path) -> None:
-    table = pa.table({"text": [f"{row} " + "a" * 1000 for row in range(1000)], "other": ["b" * 5000] * 1000})
+    nested = [{"id": row, "language": "en"} for row in range(1000)]
+    text = [f"{row} " + "a" * 1000 for row in range(1000)]
+    table = pa.table({"meta": nested, "text": text, "other": ["b" * 5000] * 1000})
     parquet.write_table(table, tmp_path / "a.PARQUET", compression="zstd", use_dictionary=False)
     (tmp_path / "b.txt").write_text("c" * 500_000)
     files = expand_glob(str(tmp_path))

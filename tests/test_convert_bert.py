@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from model_utils import convert_ckpt
 from model_utils.convert_ckpt import ConvertConfig
@@ -73,6 +73,22 @@ def assert_same_files(there: Path, back: Path) -> None:
     found = load_file(back / "model.safetensors")
     assert found.keys() == expected.keys()
     assert all(np.array_equal(found[name], value) for name, value in expected.items())
+
+
+def test_weights_with_the_names_of_the_first_transformers(tmp_path: Path) -> None:
+    """As bert-base-uncased has them."""
+    make_folder(tmp_path / "own", "classification", ARCHITECTURE_OF_BERT, classifier_hidden_size=0)
+    there = convert("mindspore", "hf", tmp_path / "own", tmp_path / "hf")
+    weights = load_file(there / "model.safetensors")
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value
+        for name, value in weights.items()
+    }
+    assert len(old.keys() - weights.keys()) == 2 * (1 + 2 * ARCHITECTURE_OF_BERT.num_hidden_layers)
+    save_file(old, there / "model.safetensors")
+    back = convert("mindspore", "hf", convert("hf", "mindspore", there, tmp_path / "again"), tmp_path / "back")
+    save_file(weights, there / "model.safetensors")
+    assert_same_files(there, back)
 
 
 @pytest.mark.oracles

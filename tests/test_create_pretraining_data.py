@@ -453,6 +453,9 @@ def test_a_part_is_an_index_and_a_number(part):
 
 def test_processes_are_not_many_more_than_cores(text_and_model, tmp_path, monkeypatch):
     monkeypatch.setattr(create_pretraining_data.os, "sched_getaffinity", lambda _: {0, 1})
-    assert create_pretraining_data.number_of_workers(0) == 2
+    for limit, workers in ((8.0, 2), (1.5, 2), (0.5, 1)):
+        monkeypatch.setattr(create_pretraining_data, "cpu_limit", lambda limit=limit: limit)
+        assert create_pretraining_data.number_of_workers(0) == workers
+    monkeypatch.setattr(create_pretraining_data, "cpu_limit", lambda: 2.0)
     with pytest.raises(ConfigError, match=r"num_workers is 9, allowed is at most 8"):
         make_records(tmp_path / "pre.mindrecord", *text_and_model, num_workers=9)

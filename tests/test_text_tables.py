@@ -382,7 +382,7 @@ def test_a_file_in_another_encoding_than_named_is_refused(tmp_path, name, encodi
 
 
 @pytest.mark.parametrize(
-    ("encoding", "named"), [("gb18030", "--encoding gb18030"), ("utf-16", "UTF-16|utf-16"), ("latin-1", "latin-1")]
+    ("encoding", "named"), [("gb18030", "--encoding gb18030"), ("utf-16", "UTF-16|utf-16"), ("latin-1", "cp1252")]
 )
 def test_the_option_is_named_where_there_is_one(tmp_path, encoding, named):
     text = "déjà" if encoding == "latin-1" else CHINESE

@@ -91,7 +91,8 @@ def read_hugging_face(folder: Path, task: str = "", labels: tuple[str, ...] = ()
     # from_json may read the file as google's, whose gelu is another function.
     config = config.replace(hidden_act=described.hidden_act or config.hidden_act)
     model_type = BERT if config.is_bert else ALBERT
-    weights = _without_prefix(read_weights(folder), model_type, folder)
+    weights = {_current_name(name): value for name, value in read_weights(folder).items()}
+    weights = _without_prefix(weights, model_type, folder)
     if WORD_EMBEDDINGS in weights:  # saved by AlbertModel or BertModel
         weights = {f"{model_type}.{name}": value for name, value in weights.items()}
     if not config.is_bert and any("encoder.layer." in name for name in weights):
@@ -116,6 +117,11 @@ def read_hugging_face(folder: Path, task: str = "", labels: tuple[str, ...] = ()
         values = _fit_rows(values, tokenizer, config.vocab_size, folder)
         config = config.replace(vocab_size=tokenizer.vocab_size)
     return ModelFolder(config, tokenizer, task_info, checkpoint=Checkpoint(folder, values, {}))
+
+
+def _current_name(name: str) -> str:
+    """Return the name that today's transformers has for a weight; bert-base-uncased has that of the first ones."""
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 def _names(config: AlbertConfig) -> dict[str, str]:

@@ -132,6 +132,8 @@ def held_out_evaluation(
     ranks.must_agree(flatten(held_out.identity), "what they evaluate on")
     held_out.check_vocabulary(vocabulary_entries(tokenizer) | data.manifest, data.data_dir)
     held_out.check_fits(architecture)
+    if held_out.identity.get("files", "") == data.identity.get("files"):
+        logger.warning(f"{config.eval_data_dir}: the run trains on these examples, so they are not held out")
 
     def evaluate_held_out(network: PreTrainingEvaluation, before_batch: Callable[[], object]) -> HeldOut:
         batches = share_of_rank(held_out, config.eval_batches, ranks)

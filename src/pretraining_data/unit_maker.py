@@ -39,13 +39,16 @@ class UnitResult:
     """Rows and statistics of one unit of documents.
 
     Attributes:
-        token_counts: (V,) int64, number of predictions of each token; with dynamic masks, number of its occurrences.
+        token_counts: (V,) int64, predictions of each token or, with dynamic masks, its occurrences.
+        short_documents: those that are left out (join_documents).
     """
 
     packed: PackedRows
     token_counts: np.ndarray
     fit: VocabularyFit
     text_bytes: int
+    documents: int
+    short_documents: int
 
     @property
     def row_bytes(self) -> int:
@@ -82,13 +85,14 @@ class UnitMaker:
                 rows_by_pass.append(self._rows(documents, pairs, seed))
         fit = VocabularyFit.of(documents.ids & ~INSIDE_WORD, self.tokenizer.unk_id)
         text_bytes = sum(len(text.encode()) for document in unit for text in document)
+        sizes = (text_bytes, len(unit), len(unit) - len(documents.borders))
         if not rows_by_pass:
             no_rows = PackedRows([], np.zeros(0, np.int32), np.zeros(0, np.uint32))
-            return UnitResult(no_rows, np.zeros(self.tokenizer.vocab_size, np.int64), fit, text_bytes)
+            return UnitResult(no_rows, np.zeros(self.tokenizer.vocab_size, np.int64), fit, *sizes)
         rows = concatenate(rows_by_pass)
         packed = pack_rows(self.columns, rows)
         packed = packed.take(np.random.default_rng([self.seed, unit_number]).permutation(len(packed.rows)))
-        return UnitResult(packed, self._count(rows), fit, text_bytes)
+        return UnitResult(packed, self._count(rows), fit, *sizes)
 
     def _rows(self, documents: Documents, pairs: list[Pair], seed: tuple[int, ...]) -> dict[str, Ragged]:
         segments = np.array([pair[:2] for pair in pairs]).reshape(-1, 4)
@@ -101,12 +105,12 @@ class UnitMaker:
         return without_padding(build_examples(documents.ids, segments, labels, self.vocabulary, self.settings, random))
 
     def _count(self, rows: dict[str, Ragged]) -> np.ndarray:
-        """Return the number of predictions of each token in rows, (V,) int64."""
+        """Return UnitResult.token_counts of rows."""
         if self.settings.masking == "dynamic":
-            predicted = rows[TOKENS].values & ~INSIDE_WORD
+            counted = rows[TOKENS].values & ~INSIDE_WORD
         else:
-            predicted = rows["masked_lm_ids"].values[rows["masked_lm_weights"].values > 0]
-        return np.bincount(predicted, minlength=self.tokenizer.vocab_size)
+            counted = rows["masked_lm_ids"].values[rows["masked_lm_weights"].values > 0]
+        return np.bincount(counted, minlength=self.tokenizer.vocab_size)
 
     def encode(self, unit: list[Document]) -> list[list[list[int]]]:
         """Return the token ids of the sentences of each document, without empty sentences."""

@@ -5,6 +5,7 @@ spans: texts with spans of characters, as published with CLUENER or exported by 
 """
 
 import logging
+import re
 import sys
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
@@ -20,6 +21,7 @@ from src.text.text_tables import json_values
 
 logger = logging.getLogger(__name__)
 _FEATURES = "features"  # key of a first object with the names of tags that are numbers, as dataset_info.json has it
+_SEPARATORS = re.compile(r"[ \t\r\n]")  # of columns and lines in prediction files
 _WORD_KEYS = ("tokens", "words")
 _TAG_KEYS = ("ner_tags", "tags", "labels", "ner")
 _TEXT_KEYS = ("text", "data")
@@ -132,7 +134,7 @@ def _class_names(features: Any, tag_key: str, path: Path) -> list[str]:
 
 
 def _words(record: dict[str, Any], key: str, records: _Records, names: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Return the words in a list of a record; numbers in it count `names`, if these are not None."""
+    """Return the words in a list of a record; integers are indices into `names`, None: they are refused."""
     values = record.get(key)
     if not isinstance(values, list):
         raise DataError(f"{records} has no list {key}, its keys are {_keys(record)}")
@@ -146,7 +148,7 @@ def _words(record: dict[str, Any], key: str, records: _Records, names: Sequence[
                     f"the order of their numbers, as label_list or in a first line with {_FEATURES}"
                 )
             word = names[value]
-        if not isinstance(word, str) or word.split() != [word]:  # prediction files separate columns by spaces
+        if not isinstance(word, str) or not word or _SEPARATORS.search(word):
             raise DataError(f"{records} has {shorten(word)} in {key}, allowed are words without spaces")
         words.append(sys.intern(word))  # one object for equal words
     return tuple(words)

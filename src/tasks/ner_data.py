@@ -160,8 +160,8 @@ def find_format(
 
     In this order: tokens or spans by the first JSON object; names for csv, jsonl, xls and xlsx, and where the first
     line has the columns of a table; lines if some line has several words, a TAB and as many tags, or every line has
-    several words and a TAB; the training file's format for files without TABs; lines if the lines differ in their
-    number of words and most end in no tag; columns.
+    several words and a TAB; the training file's format for files without TABs; lines if most have several words, not
+    all as many, and most of these end in no tag; columns.
     """
     if data_format != "auto":
         return data_format
@@ -187,7 +187,8 @@ def find_format(
     texts = (text for text in read_lines(path) if not is_comment(text))
     rows = [row for text in texts if (row := text.split()) and row[0] != DOCUMENT]
     ends = [is_tag(row[-1]) for row in rows if len(row) > 1]
-    return "lines" if len(set(map(len, rows))) > 1 and 2 * sum(ends) < len(ends) else "columns"
+    has_several = len(set(map(len, rows))) > 1 and 2 * len(ends) > len(rows)
+    return "lines" if has_several and 2 * sum(ends) < len(ends) else "columns"
 
 
 def _are_lines(path: Path) -> bool:

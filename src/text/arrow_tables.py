@@ -99,7 +99,8 @@ def text_bytes(path: Path, column: str) -> int:
 
         metadata = parquet.read_metadata(file)
         groups = map(metadata.row_group, range(metadata.num_row_groups))
-        return sum(group.column(schema.names.index(column)).total_uncompressed_size for group in groups)
+        leaves = (group.column(index) for group in groups for index in range(group.num_columns))
+        return sum(leaf.total_uncompressed_size for leaf in leaves if leaf.path_in_schema == column)
 
 
 def _files_of(path: Path) -> list[Path]:

@@ -331,7 +331,7 @@ def _workbook_reader(read_rows: Callable[[Path, str | None], NumberedRows]) -> T
     def read(path: Path, options: TableOptions | None) -> NumberedRows:
         width = 0
         for line, row in read_rows(path, options.sheet if options else None):
-            if row.count("") < len(row):  # a failed formula is None: its row is not empty
+            if any(cell is None or cell.strip() for cell in row):  # a failed formula is None: its row is not empty
                 width = width or len(row)
                 row.extend([""] * (width - len(row)))
                 yield line, row
