@@ -14,10 +14,11 @@ from src.model_folder import ModelFolder
 def main(config: ExportConfig) -> None:
     """Load the weights, then write and check the files."""
     # ONNX files are compared with the checkpoint on the CPU, where onnxruntime computes, too.
-    target = "CPU" if config.file_format == ONNX else choose_target(config.device_target)
+    is_onnx = config.file_format == ONNX
+    target = "CPU" if is_onnx else choose_target(config.device_target)
     if config.file_format == AIR and target != "Ascend":
         raise DeviceError(f"file_format=AIR needs Ascend, this is {target}; use MINDIR or ONNX")
-    setup_device(target, config.device_id, threads=config.threads)
+    setup_device(target, 0 if is_onnx else config.device_id, threads=config.threads)
     name = Path(config.export_file_name)
     check_output_folder(name.parent, "export_file_name's folder")
     folder = ModelFolder.load(

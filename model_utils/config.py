@@ -29,6 +29,7 @@ LOSS_SCALE = 2.0**32
 MINUTES = 60 * 24 * 366
 _OUT_OF_MEMORY = re.compile(r"bad_alloc|allocate.{0,40}memory|out of memory|memory (?:is )?not enough", re.IGNORECASE)
 _SIZE_SUFFIXES = ("batch_size", "batch_tokens", "seq_length")  # of the keys that memory depends on most
+_NO_MEMORY = ("global_batch_size", "export_batch_size")
 Settings = TypeVar("Settings", bound=Config)
 
 
@@ -114,7 +115,8 @@ def _memory_advice(config: Config | None) -> str:
     """Return a sentence that names the keys to lower, with their values."""
     sizes = {}
     if config:
-        sizes = {key: getattr(config, key) for key in type(config).model_fields if key.endswith(_SIZE_SUFFIXES)}
+        keys = [key for key in type(config).model_fields if key.endswith(_SIZE_SUFFIXES) and key not in _NO_MEMORY]
+        sizes = {key: getattr(config, key) for key in keys}
     values = ", ".join(f"{key} ({value})" for key, value in sizes.items() if value)
     if not values:
         return "Use a machine with more memory, or end other programs."

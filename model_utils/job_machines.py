@@ -156,6 +156,9 @@ def _machine_count(
             raise ConfigError(key="worker_num", value=worker_num, expected=expected)
         return worker_num // local_size
     if engine is None:
+        if (processes := _number(environment, "WORLD_SIZE", 1)) > 1:  # as Kubeflow sets it
+            expected = "1, or --worker_num, --node_rank and --master_addr (environment variable)"
+            raise ConfigError(key="WORLD_SIZE", value=processes, expected=expected)
         return 1
     if not count:
         expected = f"the ranks of all machines, whose number {engine.name} does not tell ({engine.sign} is set)"

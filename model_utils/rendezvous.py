@@ -119,8 +119,9 @@ class Rendezvous:
                 self._silences[machine] += seconds
 
     def _too_long_silence(self, machine: int) -> str:
-        """Return a sentence if a machine counts as lost; "" if it does not."""
-        if self._silences.get(machine, 0.0) <= SILENCE:
+        """Return a sentence if a machine counts as lost; "" if it does not, as one whose ranks have all ended."""
+        ranks = range(machine * self.local_size, (machine + 1) * self.local_size)
+        if self._silences.get(machine, 0.0) <= SILENCE or self._ended.keys() >= {*ranks}:
             return ""
         return f"machine {machine} has not answered for {SILENCE} s"
 

@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import importlib.metadata
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -33,9 +34,12 @@ def is_usable() -> bool:
 
 
 def create() -> None:
-    """Create .venv, in place of what lies there."""
+    """Create .venv, in place of one that this script has made and that no longer works."""
     if VENV.is_symlink():
         sys.exit(f"error: {VENV} is a link to an environment without Python 3.11 or 3.12; remove the link")
+    if not STAMP.exists() and os.path.lexists(VENV / "bin/python"):
+        found = f"{VENV} is an environment without Python 3.11 or 3.12, which this script has not made"
+        sys.exit(f"error: {found}; remove it, or activate another one")
     if VENV.exists():
         print(f"replacing {VENV}, which has no working Python 3.11 or 3.12", file=sys.stderr, flush=True)
         shutil.rmtree(VENV)

@@ -126,6 +126,14 @@ def test_a_machine_that_does_not_report_is_lost() -> None:
     assert rendezvous.report(0, {0: ""}).startswith("machine 1") and not rendezvous.has_running_ranks()
 
 
+def test_a_machine_whose_ranks_have_ended_may_leave() -> None:
+    """While rank 0 still writes its results."""
+    rendezvous = Rendezvous(2, 1)
+    rendezvous.report(1, {1: ""})
+    rendezvous.count_silence(rendezvous_module.SILENCE + 1)
+    assert rendezvous.report(0, {}) == ""
+
+
 def test_a_server_that_does_not_answer_is_lost(monkeypatch: pytest.MonkeyPatch, server: RendezvousServer) -> None:
     client = RendezvousClient(server.address, KEY)
     monkeypatch.setattr(rendezvous_module, "SILENCE", 2)
@@ -186,6 +194,7 @@ def test_a_launcher_finds_its_machine(
         ({}, SLURM | {"SLURM_STEP_TASKS_PER_NODE": "1,2"}, "SLURM_STEP_TASKS_PER_NODE"),
         ({}, MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "16"}, "OMPI_COMM_WORLD_LOCAL_SIZE"),
         ({}, MPI, "master_addr"),
+        ({}, {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}, "WORLD_SIZE"),  # as Kubeflow sets them
         ({}, SLURM | {"SLURM_STEP_NUM_TASKS": "many"}, "SLURM_STEP_NUM_TASKS"),
     ],
 )

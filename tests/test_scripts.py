@@ -175,6 +175,13 @@ def test_the_environment_is_made_once_and_follows_the_requirements(project: Path
         failed = bash(PREPARE, project)
         assert failed.returncode == 2 and "error: pip could not install requirements.txt" in failed.stderr
 
+    (project / ".venv/installed.json").unlink()
+    python.unlink()
+    python.write_text("#!/bin/bash\nexit 1\n")  # somebody's own environment of another Python
+    python.chmod(0o755)
+    refused = bash(PREPARE, project)
+    assert refused.returncode == 2 and "which this script has not made" in refused.stderr and python.exists()
+
 
 def test_a_machine_without_a_fitting_python_is_told_so(project: Path, tmp_path: Path) -> None:
     tools = tmp_path / "tools"
