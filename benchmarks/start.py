@@ -60,10 +60,10 @@ def compare(config: StartConfig, folder: Path) -> dict[str, Any]:
     def project_update() -> float:
         for made in (training.run, training.features):
             shutil.rmtree(made, ignore_errors=True)
-        return seconds_to_line("step 1/", *training.project_command(), folder / "project.log")
+        return seconds_to_line("step 1/", *training.project_command(seed=1), folder / "project.log")
 
     def peer_update() -> float:
-        return seconds_to_line(FIRST_UPDATE, *training.peer_command("longest"), folder / "peer.log")
+        return seconds_to_line(FIRST_UPDATE, *training.peer_command("longest", seed=1), folder / "peer.log")
 
     milestones: dict[str, dict[str, Callable[[], float]]] = {
         "first update": {PROJECT: project_update, TRANSFORMERS: peer_update},

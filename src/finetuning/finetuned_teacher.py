@@ -1,5 +1,6 @@
 """A fine-tuned teacher, whose logits the student learns to match (Hinton et al. 2015)."""
 
+import logging
 from pathlib import Path
 
 import mindspore as ms
@@ -12,6 +13,8 @@ from src.checkpoints.checkpoint_files import load_backbone
 from src.model_folder import ModelFolder
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.spec import Task
+
+logger = logging.getLogger(__name__)
 
 
 class _TeacherLogits(nn.Cell):
@@ -84,3 +87,5 @@ def check_teacher(model: ModelFolder, task: Task, folder: Path) -> None:
         if settings.get(key) != needed.get(key):
             problem = f"its {key} is {settings.get(key, 'not set')} and here it is {needed.get(key, 'not set')}"
             raise task.config.error_of("teacher", problem)
+    if (trained := settings.get("task_name")) != (name := needed.get("task_name")):
+        logger.warning(f"the teacher {folder} was trained on {trained}, this is {name}")
