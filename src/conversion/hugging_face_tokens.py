@@ -107,12 +107,7 @@ def _read(file: Path) -> dict[str, Any]:
 def _token_entries(files: Mapping[str, dict[str, Any]], folder: Path) -> Iterator[tuple[Path, Any]]:
     """Yield the file and the description of every token in the files; the first one of a token decides its flags."""
     config = files[TOKENIZER_CONFIG]
-    decoder = config.get("added_tokens_decoder", {})
-    if not isinstance(decoder, dict):
-        raise DataError(f"{folder / TOKENIZER_CONFIG}: added_tokens_decoder is {shorten(decoder)}, needed is an object")
-    for index, token in decoder.items():
-        if not index.isdecimal() or not isinstance(token, dict):
-            raise DataError(f"{folder / TOKENIZER_CONFIG}: added_tokens_decoder has {shorten(index)}: {shorten(token)}")
+    for index, token in config.get("added_tokens_decoder", {}).items():  # as TokenizerSettingsSchema allows them
         yield folder / TOKENIZER_CONFIG, {"normalized": not token.get("special"), **token, "id": int(index)}
     added = files[TOKENIZER].get("added_tokens") or []
     if not isinstance(added, list):
