@@ -37,10 +37,9 @@ def main(config: PredictConfig) -> int:
         check_inputs(files, options)
         for file, _ in files:
             check_output(config.output, file)
-    is_onnx = config.model.endswith(ONNX_SUFFIX)  # which onnxruntime computes
+    of_onnxruntime = ("CPU", 0)
     device = setup_device(
-        "CPU" if is_onnx else config.device_target,
-        0 if is_onnx else config.device_id,
+        *(of_onnxruntime if config.model.endswith(ONNX_SUFFIX) else (config.device_target, config.device_id)),
         compute_type=config.compute_type,
         fused_layers=config.fused_layers,
         threads=config.threads,

@@ -76,7 +76,7 @@ def assert_same_files(there: Path, back: Path) -> None:
 
 
 def test_weights_with_the_names_of_the_first_transformers(tmp_path: Path) -> None:
-    """As bert-base-uncased has them."""
+    """Those of bert-base-uncased."""
     make_folder(tmp_path / "own", "classification", ARCHITECTURE_OF_BERT, classifier_hidden_size=0)
     there = convert("mindspore", "hf", tmp_path / "own", tmp_path / "hf")
     weights = load_file(there / "model.safetensors")
