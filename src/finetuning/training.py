@@ -139,7 +139,7 @@ class Training(ABC):
             logger.info(f"this is the first of {runs} runs; others of the same length take about as much")
 
     def check_same_data(self, path: Path) -> None:
-        """Raise CheckpointError if a finished run was trained on other data or with another network, in any precision."""
+        """Raise CheckpointError if a finished run was trained on other data or another network, in any precision."""
         if list_checkpoints(path):
             contents = find_checkpoint(path)
             if "identity" in contents.loop_state:
