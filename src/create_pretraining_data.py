@@ -91,7 +91,7 @@ class CreateDataConfig(CorpusConfig):
         "sentences, as google's script packs them; segment lengths partly reveal the order",
         choices=tuple(PACKINGS),
     )
-    do_permutation: bool = option(False, "also shuffle n-grams, as many as masked; google's")
+    do_permutation: bool = option(False, "also shuffle n-grams, as many as masked; like google's option")
     favor_shorter_ngram: bool = option(
         True, "mask shorter n-grams more often; p(n) is proportional to 1/n; false reverses it"
     )

@@ -89,7 +89,7 @@ def decode(raw: bytes, file: object, position: int, has_option: bool = False) ->
     except UnicodeDecodeError as error:
         likely = _likely_encoding(raw)
         convert = f"it may be {likely} (iconv -f {likely} -t UTF-8)" if likely else "for instance with iconv"
-        names = likely.lower() or "of big5, cp1251, cp1252 or others"
+        names = likely.lower() or "big5, cp1251, cp1252 or another"
         option = f"name its encoding (--encoding {names}), or " if has_option else ""
         raise DataError(
             f"{file}: byte {raw[error.start]:#04x} at offset {position + error.start} is not UTF-8 text; "

@@ -290,7 +290,8 @@ def test_chinese_words_are_characters(tmp_path):
     vocab = MaskVocabulary.of(tokenizer)
     assert vocab.word_start.tolist() == [token != "##thon" for token in tokenizer.vocab]
     assert 4 not in vocab.replacements and len(vocab.replacements) == tokenizer.vocab_size - 5
-    result = make_maker(tokenizer, dupe_factor=20).make(0, [[text, "python 天地" + text]])
+    result = make_maker(tokenizer, dupe_factor=20).make(0, [[text, "python 天地" + text], ["python"]])
+    assert (result.documents, result.short_documents) == (2, 1)
     assert len(result.packed.rows) == 20 and result.token_counts[1] == 0
     assert result.token_counts[tokenizer.vocab["py"]] == result.token_counts[tokenizer.vocab["##thon"]] > 0
 

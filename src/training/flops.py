@@ -15,8 +15,8 @@ def forward_flops(
 
     Args:
         predictions: masked tokens of a sequence in pre-training, which predicts the order of its segments as well.
-        reads_tokens: as ScoresNetwork has it; else the last layer, behind its keys and values, computes each
-            text's first token only.
+        reads_tokens: as ScoresNetwork has it; else the last layer computes what follows its keys and values
+            for each text's first token only.
     """
     tokens = rows * length
     hidden = config.hidden_size

@@ -73,7 +73,7 @@ class LoopState:
             self.skipped_in_a_row += 1
         for name in names:
             entry = self.window.setdefault(name, [0.0, 0])
-            if math.isfinite(values[name]):  # as a skipped update's gradient norm is not
+            if math.isfinite(values[name]):  # the gradient norm of a skipped update is not
                 entry[0] += values[name]
                 entry[1] += 1
 
