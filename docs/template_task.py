@@ -22,7 +22,7 @@ from src.tasks.classification import ClassificationProcessor
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.prediction_table import write_prediction_table
 from src.tasks.record_processor import Answer, Outputs, Probability, Record, shortest
-from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Task, TaskSpec, dense_shapes
+from src.tasks.spec import EvaluationResult, PreparedSplit, RecordField, Task, TaskSpec, linear_head
 from src.tasks.task_info import LabelledInfo, TaskInfo
 
 
@@ -113,7 +113,7 @@ TOPICS = TaskSpec(
     processor=TopicProcessor,
     fields={"text_a": RecordField()},
     answer=TopicAnswer,
-    head=Head("classifier", 0, (("classifier.",),), lambda *sizes: dense_shapes("classifier", *sizes[:2])),
+    head=linear_head("classifier", 0, ""),
     info=LabelledInfo,
     losses=AlbertForTopic,
     config=TopicConfig,

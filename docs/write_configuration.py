@@ -35,7 +35,9 @@ from src.training.training_config import (  # noqa: E402
 )
 
 PAGE = ROOT / "docs/configuration.md"
-HEAD = """# Configuration
+HEAD = """<!-- Written by docs/write_configuration.py; do not edit. -->
+
+# Configuration
 
 Every key may stand in a command's yaml and on its command line, which wins: `--key value`, in sections with dots
 (`--optimizer_cfg.Lamb.learning_rate 0.001`). `--help` prints a command's keys with its own defaults, which may

@@ -1,4 +1,4 @@
-"""Task heads on the backbone, without losses: for evaluation, prediction and export.
+"""Task heads on the backbone, without losses, which src/albert_for_finetune.py adds for training.
 
 For inputs and outputs see ScoresNetwork. Heads compute in float32.
 Shape letters: B batch, L length, H hidden size, C labels or choices, S starts, E ends of a start, T texts.

@@ -317,7 +317,7 @@ def read_task_info(weights: Path) -> TaskInfo | None:
     return read_validated(file, partial(parse_task_info, origin=str(file)))
 
 
-def calibrate(folder: Path, calibration: Mapping[str, Any]) -> None:
+def store_calibration(folder: Path, calibration: Mapping[str, Any]) -> None:
     """Add settings that were fitted on a development split to the task.json in the folder of the weights."""
     task_info = read_task_info(folder)
     assert task_info

@@ -405,7 +405,7 @@ def test_a_key_without_the_key_that_it_needs_is_refused(
         ),
         (
             ["--optimizer_cfg.Lamb.schedule=constant", "--optimizer_cfg.Lamb.end_learning_rate=0.001"],
-            "end_learning_rate is 0.001, allowed is 0 for a constant schedule",
+            "end_learning_rate is 0.001, allowed is 0 with schedule constant",
         ),
         (["--phases=[{share: 0.5}, {share: 0.6}]"], "phases have the shares 0.5 + 0.6 = 1.1 of the run, allowed is"),
         (["--phases=[{}]", "--train_steps=0"], "train_steps is 0, but phases"),

@@ -17,7 +17,7 @@ from mindspore import Tensor
 from model_utils.errors import CheckpointError, DataError, UserError
 from src import model_folder
 from src.albert_model import initial_pooler
-from src.model_folder import ModelFolder, calibrate, load_tokenizer
+from src.model_folder import ModelFolder, load_tokenizer, store_calibration
 from tests.helpers.trained_folders import ARCHITECTURE, LETTERS, TASK_INFOS, make_folder
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -177,7 +177,7 @@ def test_artifacts_come_without_weights(classifier: Path, tmp_path: Path) -> Non
 
 def test_a_calibration_is_added(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "run", "squad_v2")
-    calibrate(folder, {"null_threshold": 0.25})
+    store_calibration(folder, {"null_threshold": 0.25})
     found, before = ModelFolder.load(folder).task_info.explicit_values(), TASK_INFOS["squad_v2"]
     assert found["null_threshold"] == 0.25 and found["start_n_top"] == before["start_n_top"]
 

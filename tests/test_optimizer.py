@@ -40,26 +40,26 @@ def test_learning_rate_follows_the_time_where_more_of_it_is_over() -> None:
     assert values[1] == rate_at(rate, 5)
 
 
-FORMULAS = {
-    "polynomial": lambda progress, warm: 1 - progress,
-    "cosine": lambda progress, warm: (1 + math.cos(math.pi * (progress - warm) / (1 - warm))) / 2,
-    "trapezoid": lambda progress, warm: min(1.0, (1 - progress) / 0.25),
-    "constant": lambda progress, warm: 1.0,
+FORMULAS = {  # of progress and the warm-up's share of the run
+    "polynomial": lambda progress, share: 1 - progress,
+    "cosine": lambda progress, share: (1 + math.cos(math.pi * (progress - share) / (1 - share))) / 2,
+    "trapezoid": lambda progress, share: min(1.0, (1 - progress) / 0.25),
+    "constant": lambda progress, share: 1.0,
 }
-OWN_KEYS = {"trapezoid": {"decay_share": 0.25}}  # with which FORMULAS hold
+OWN_KEYS = {"trapezoid": {"decay_share": 0.25}, "constant": {"end_learning_rate": 0.0}}  # with which FORMULAS hold
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("warmup", [{"warmup_steps": 4}, {"warmup_ratio": 0.2}])
 def test_schedules_by_updates_and_by_time(schedule: str, warmup: dict[str, float]) -> None:
-    """A warm-up that is a share of the run follows the time, too; one in updates does not."""
-    end = 0.0 if schedule == "constant" else 0.001
-    own = OWN_KEYS.get(schedule, {})
-    rate = LearningRate(with_changes(schedule=schedule, end_learning_rate=end, **own, **warmup), 20)
+    """A warm-up given as warmup_ratio follows the time, too; one given as warmup_steps does not."""
+    settings = {"schedule": schedule, "end_learning_rate": 0.001} | OWN_KEYS.get(schedule, {}) | warmup
+    end = settings["end_learning_rate"]
+    rate = LearningRate(with_changes(**settings), 20)
     for step, elapsed in [*((step, 0.0) for step in range(22)), (2, 0.15), (2, 0.6), (5, 0.1), (5, 0.9), (6, 1.0)]:
         progress = max(min(step / 20, 1.0), elapsed)
-        warm = step / 4 if "warmup_steps" in warmup else progress / 0.2
-        expected = 0.01 * warm if warm < 1 else end + (0.01 - end) * FORMULAS[schedule](progress, 0.2)
+        warmup_done = step / 4 if "warmup_steps" in warmup else progress / 0.2
+        expected = 0.01 * warmup_done if warmup_done < 1 else end + (0.01 - end) * FORMULAS[schedule](progress, 0.2)
         assert rate_at(rate, step, elapsed) == pytest.approx(expected, rel=1e-5, abs=1e-9), (step, elapsed)
 
 

@@ -309,9 +309,9 @@ def test_a_threshold_may_be_given_and_its_lack_is_told(
     assert threshold(own, None) == 0.5
     bare = make_folder(tmp_path / "bare", "squad_v2", null_threshold=1.0)
     assert threshold(bare, 0.25) == 0.25 and threshold(bare, 1.0) == 1.0
-    assert not messages_of(caplog, "the model has no null_threshold")
+    assert not messages_of(caplog, "the model has no null_threshold below 1")
     assert threshold(bare, None) == 1.0
-    (told,) = messages_of(caplog, "the model has no null_threshold")
+    (told,) = messages_of(caplog, "the model has no null_threshold below 1")
     assert "answers every question: give --null_threshold" in told
     with pytest.raises(ConfigError, match=r"null_threshold is 0\.25, but the model's task is classification, not"):
         threshold(classifier, 0.25)

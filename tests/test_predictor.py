@@ -14,7 +14,7 @@ from src.data.feature_cache import Features
 from src.data.feature_files import Ragged
 from src.inference.predictor import Predictor
 from src.inference.server import create_app
-from src.model_folder import ModelFolder, calibrate, load_tokenizer
+from src.model_folder import ModelFolder, load_tokenizer, store_calibration
 from src.tasks.fill_mask import encode_masked, fill_masks
 from tests.helpers.answers import assert_close
 from tests.helpers.messages import messages_of
@@ -108,7 +108,7 @@ def test_texts_may_have_the_names_of_their_columns_in_training(
 ) -> None:
     folder = shutil.copytree(classifier, tmp_path / "run")
     columns = {"text_a": "review", "text_b": "title"}
-    calibrate(folder, {"text_columns": columns})
+    store_calibration(folder, {"text_columns": columns})
     predictor = ModelFolder.load(folder).predictor()
     pair = {"text_a": "fine", "text_b": "words"}
     same = [{"review": "fine", "title": "words"}, {"review": "fine", "text_b": "words"}, pair | {"review": "fine"}]
@@ -151,7 +151,7 @@ def test_a_second_text_is_no_part_of_records_of_a_model_of_single_texts(
 ) -> None:
     folder = shutil.copytree(classifier, tmp_path / "run")
     alone, pair = {"text_a": "fine"}, {"text_a": "fine", "text_b": "words"}
-    calibrate(folder, {"text_columns": {"text_a": "text_a"}})
+    store_calibration(folder, {"text_columns": {"text_a": "text_a"}})
     predictor = ModelFolder.load(folder).predictor()
     assert predictor.predict([pair]) == predictor.predict([alone])
     predictor.predict([pair])
@@ -159,7 +159,7 @@ def test_a_second_text_is_no_part_of_records_of_a_model_of_single_texts(
     asked = ModelFolder.load(folder).predictor(text_columns=("", "text_b")).predict([pair])
     assert asked == ModelFolder.load(classifier).predictor().predict([pair]) != predictor.predict([pair])
 
-    calibrate(folder, {"text_columns": {"text_a": "text_b"}})
+    store_calibration(folder, {"text_columns": {"text_a": "text_b"}})
     named = ModelFolder.load(folder).predictor()
     assert named.predict([{"text_a": "fine", "text_b": "words"}]) == named.predict([{"text_a": "words"}])
 

@@ -38,7 +38,7 @@ from src.finetuning.search import Result, run_trials
 from src.finetuning.task_data import TaskData
 from src.finetuning.training import Training
 from src.model_card import write_training_card
-from src.model_folder import TASK_FILE, ModelFolder, calibrate, load_tokenizer, read_task_info
+from src.model_folder import TASK_FILE, ModelFolder, load_tokenizer, read_task_info, store_calibration
 from src.tasks import TASKS
 from src.tasks.finetune_config import FROZEN, FinetuneConfig
 from src.tasks.spec import EvaluationResult, Task
@@ -244,7 +244,7 @@ class Finetuning(Training):
         if splits:
             report = self.evaluate(path, output, results, splits, config)
             if report.calibration and self.ranks.is_writer:
-                calibrate(path, report.calibration)
+                store_calibration(path, report.calibration)
         self.write_card(path, report, config, splits)
         return report.metrics
 

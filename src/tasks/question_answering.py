@@ -166,7 +166,7 @@ class SquadTask(Task):
 
 
 class SquadV2Task(SquadTask):
-    """Task of SQuAD v2.0, whose best no-answer threshold on the development set is stored with the weights.
+    """Task of SQuAD v2.0; it fits null_threshold on the development set, by f1, where task.json states none.
 
     exact and f1 of all questions, of those with an answer (HasAns_) and of those without (NoAns_) measure the written
     predictions, as google's evaluate_v2 does; best_exact and best_f1 each use the threshold that maximises it.
@@ -181,16 +181,16 @@ class SquadV2Task(SquadTask):
         windows = SquadWindows.of(prepared.records.array)
         predictions = beam_predictions(questions, windows, outputs, config.n_best_size, config.max_answer_length)
         no_answer = no_answer_probabilities(questions, predictions)
-        best: dict[str, float] = {}
+        best_metrics: dict[str, float] = {}
         if are_labelled(questions):
             answers = answer_texts(questions, predictions)
             metrics = score_answers_v2(questions, answers, no_answer, config.language)
-            best = {name: value for name, value in metrics.items() if name.startswith("best_")}
+            best_metrics = {name: value for name, value in metrics.items() if name.startswith("best_")}
         calibration = {}
         threshold = task_info.explicit_values().get(THRESHOLD)
         origin = "stored with the weights"
-        if threshold is None and best and prepared.split.name == "dev":
-            threshold = midway(best["best_f1_thresh"], no_answer.values())
+        if threshold is None and best_metrics and prepared.split.name == "dev":
+            threshold = midway(best_metrics["best_f1_thresh"], no_answer.values())
             calibration = {THRESHOLD: threshold}
             origin = "which maximises f1 on this split"
         elif threshold is None:
@@ -198,8 +198,9 @@ class SquadV2Task(SquadTask):
             origin = f"because the weights have no {THRESHOLD}"
         written = answer_texts(questions, predictions, threshold)
         metrics = {}
-        if best:
-            metrics = score_answers_v2(questions, written, language=config.language) | best | {THRESHOLD: threshold}
+        if best_metrics:
+            metrics = score_answers_v2(questions, written, language=config.language)
+            metrics |= best_metrics | {THRESHOLD: threshold}
         warnings = [*label_warnings(questions)]
         warnings.append(f"answers are empty where no_answer_probability is above {threshold:g}, {origin}")
         if not any(written.values()):
@@ -288,7 +289,7 @@ def with_threshold(task_info: TaskInfo, threshold: float | None) -> TaskInfo:
     """
     if threshold is None:
         if isinstance(task_info, SpanSearchInfo) and task_info.null_threshold >= ANSWER_ALWAYS:
-            logger.warning(f"the model has no {THRESHOLD} and answers every question: give --{THRESHOLD}")
+            logger.warning(f"the model has no {THRESHOLD} below 1 and answers every question: give --{THRESHOLD}")
         return task_info
     if not isinstance(task_info, SpanSearchInfo):
         raise ConfigError(key=THRESHOLD, value=threshold, problem=f"the model's task is {task_info.task}, not squad_v2")

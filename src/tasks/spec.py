@@ -25,7 +25,7 @@ class RecordField:
     """Text field of a record; with `texts` (minimum, maximum), a list of that many texts.
 
     Attributes:
-        words_key: key of a list of words that may stand in place of the text; "" for none.
+        words_key: key of a list of words that the RecordProcessor reads in place of the text; "" for none.
     """
 
     optional: bool = False
@@ -46,7 +46,7 @@ class Head:
     """Fine-tuned weights of a task.
 
     Attributes:
-        module: checkpoint name of the output layer; the length of its bias, the number of outputs, identifies the head.
+        module: checkpoint name of the output layer; with the number of outputs it limits the task in conversion.
         outputs: size of that layer; 0: as many as labels, which conversion of weights relies on.
         parts: groups of weight name prefixes; the weights of a group are either all present or all absent.
         shapes: returns all shapes by name, given hidden size, outputs and width of the layer before the logits.
@@ -133,11 +133,11 @@ class Task(ABC):
     Attributes:
         spec: the task's definition.
         feature_format: name of the format of its feature files.
-        task_info: content of task.json to write.
+        task_info: content of task.json that training writes, without calibration.
         selection: development metric that selects the best checkpoint; larger is better.
         dev_splits, test_splits: names; the first development split selects the checkpoint.
         pairs: True if rows are two texts with segment ids 0 and 1.
-        needs_examples: True if evaluation and baseline read the examples, even with ready features.
+        needs_examples: True if evaluation and baseline read the examples; else ready features replace them.
         start_metrics: metrics of the starting weights by split, measured before a training that finds it {}.
 
     Args:

@@ -68,15 +68,15 @@ class LearningRate(nn.Cell):
         progress = ops.maximum(ops.minimum(step, float(self.train_steps)) / self.train_steps, elapsed)
         peak = self.settings.learning_rate
         end = self.settings.end_learning_rate
-        rate = end + (peak - end) * self.share_of_peak(progress)
+        rate = end + (peak - end) * self.decay_factor(progress)
         if self.warmup_steps > 0:
             if self.by_ratio:
                 step = ops.maximum(step, elapsed * self.train_steps)
             rate = ops.select(step < self.warmup_steps, peak * step / self.warmup_steps, rate)
         return rate
 
-    def share_of_peak(self, progress: Tensor) -> Tensor:
-        """Return f(progress) of the class's docstring, () float32."""
+    def decay_factor(self, progress: Tensor) -> Tensor:
+        """Return f(progress) of the class's docstring, () float32; it is computed during the warm-up, too."""
         schedule = self.settings.schedule
         if schedule == "polynomial":
             return ops.pow(1.0 - progress, self.settings.power)

@@ -4,7 +4,7 @@ config.yaml        the merged configuration; written when work starts, compared 
 albert-<step>.ckpt the whole state (src/checkpoints/checkpoint_files.py); albert_config.json and vocabulary beside it
 train_log.jsonl, curves.png, tensorboard/   the log (src/training/run_log.py)
 trackers.json      the ids of its runs in experiment trackers (src/training/trackers.py)
-train_results.json written last: its presence means that the run is finished
+train_results.json written after the last update: the run is trained; what is evaluated afterwards can be made again
 .lock              held by the live process; the system releases it when the process ends, however it ends
 """
 

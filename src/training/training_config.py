@@ -22,7 +22,7 @@ SCHEDULES = ("polynomial", "cosine", "trapezoid", "constant")
 
 
 class AdamConfig(Config):
-    """Settings of Adam, which all optimizers share."""
+    """Learning rate, schedule and moments: the settings that all optimizers share."""
 
     learning_rate: float = option(
         1e-3, "peak learning rate; after the warm-up; 0 in fine-tuning: by the model's width", minimum=0, maximum=100
@@ -58,7 +58,7 @@ class AdamConfig(Config):
             expected = f"at most learning_rate ({rate:g})" if rate else "0 while learning_rate is 0"
             raise self.error_of("end_learning_rate", expected=expected)
         if self.schedule == "constant" and self.end_learning_rate:
-            raise self.error_of("end_learning_rate", expected="0 for a constant schedule")
+            raise self.error_of("end_learning_rate", expected=f"0 with schedule {self.schedule}")
 
 
 class DecayedAdamConfig(AdamConfig):
