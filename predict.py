@@ -48,7 +48,7 @@ def main(config: PredictConfig) -> int:
     if config.serve:
         serve(predictor, *address, allowed_hosts=config.allowed_hosts, access_log=access_log)
         return 0
-    text_key = config.text_a_column or next(iter(TASKS[predictor.task_info.task].processor.texts), "text_a")
+    text_key = config.text_a_column or next(iter(TASKS[predictor.task_info.task].processor.text_keys), "text_a")
     read = partial(read_records, config.input, config.input_format, text_key, options)
     bounds = part_bounds(read(), *parse_part(config.part)) if config.part else (0, None)
     # A path may be spelt otherwise when the answers go on; its ending chooses the format.

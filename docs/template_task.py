@@ -93,7 +93,7 @@ def _micro_f1(prepared: PreparedSplit, predictions: np.ndarray) -> dict[str, flo
 class TopicProcessor(ClassificationProcessor):
     """Processor: text_a -> probabilities."""
 
-    texts = ("text_a",)
+    text_keys = ("text_a",)
 
     def parse(self, record: Record) -> tuple[str, str]:
         return self.text(record, "text_a"), ""

@@ -96,7 +96,7 @@ def test_a_class_of_transformers_without_a_problem_type_names_one_task() -> None
 def test_every_task_is_whole() -> None:
     for name, spec in TASKS.items():
         assert name == spec.name and spec.fields
-        assert set(spec.processor.texts) <= set(spec.fields)
+        assert set(spec.processor.text_keys) <= set(spec.fields)
         assert (spec.head is None) == (spec.losses is None) == (name not in HEADS)
 
 

@@ -81,7 +81,9 @@ class Predictor:
         self._spec = TASKS[task_info.task]
         self._processor = self._spec.processor(task_info, tokenizer, settings.text_columns)
         if any(settings.text_columns):  # a server's requests have these keys, too
-            named = {key: name for key, name in zip(self._processor.texts, settings.text_columns, strict=False) if name}
+            named = {
+                key: name for key, name in zip(self._processor.text_keys, settings.text_columns, strict=False) if name
+            }
             task_info = task_info.model_copy(update={"text_columns": task_info.text_columns | named})
         self.task_info = task_info
         self._apply(settings)

@@ -283,7 +283,7 @@ def build_scores(architecture: AlbertConfig, task_info: RegressionInfo) -> nn.Ce
 class ClassificationProcessor(RecordProcessor):
     """Processor of a classifier: text_a, text_b -> label, probabilities."""
 
-    texts: tuple[str, ...] = ("text_a", "text_b")
+    text_keys: tuple[str, ...] = ("text_a", "text_b")
     warned_of_missing_text = False
 
     def parse(self, record: Record) -> tuple[str, str]:

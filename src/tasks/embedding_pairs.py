@@ -225,7 +225,7 @@ class PairSplit(ClassificationSplit):
 class PairProcessor(EmbeddingsProcessor):
     """Processor: text_a, text_b -> score, the cosine of their vectors."""
 
-    texts: tuple[str, ...] = ("text_a", "text_b")
+    text_keys: tuple[str, ...] = ("text_a", "text_b")
 
     def parse(self, record: Record) -> tuple[str, str]:
         text_a = self.text(record, "text_a")

@@ -36,7 +36,7 @@ class EmbeddingsProcessor(ClassificationProcessor):
         hidden_size: H.
     """
 
-    texts: tuple[str, ...] = ("text_a",)
+    text_keys: tuple[str, ...] = ("text_a",)
     pooling = POOLER
     normalise = False
     hidden_size = 0

@@ -70,7 +70,7 @@ def fill_masks(text: str, tokens: Sequence[str], is_sentencepiece: bool) -> str:
 class MaskProcessor(RecordProcessor):
     """Processor: text with [MASK] -> predictions, the likeliest tokens for each mask, and the text filled with them."""
 
-    texts = ("text",)
+    text_keys = ("text",)
     top_k = 5
 
     def parse(self, record: Record) -> MaskedText:

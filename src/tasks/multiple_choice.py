@@ -220,7 +220,7 @@ MULTIPLE_CHOICE = TaskSpec(
     "multiple_choice",
     lambda architecture, _: MultipleChoiceScores(architecture, num_choices=1),
     ChoiceProcessor,
-    {"article": RecordField(), "question": RecordField(), "options": RecordField(texts=(MIN_OPTIONS, MAX_OPTIONS))},
+    {"article": RecordField(), "question": RecordField(), "options": RecordField(list_size=(MIN_OPTIONS, MAX_OPTIONS))},
     ChoiceAnswer,
     linear_head("classifier", 1, "AlbertForMultipleChoice"),
     ChoiceInfo,

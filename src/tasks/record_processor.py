@@ -90,34 +90,34 @@ class RecordProcessor(ABC):
 
     Attributes:
         ignored_outputs: names of network outputs that answers do not depend on.
-        texts: default keys of the texts that training files may have under other column names. The second text is
+        text_keys: default keys of the texts that training files may have under other column names. The second text is
             left out of records if the model was trained without one.
 
     Args:
         text_columns: keys of the first and second text, required in every record; empty: the column names that the
-            model was trained with or, where a record has none of them, the keys in `texts`.
+            model was trained with or, where a record has none of them, the keys in `text_keys`.
 
     Raises:
         ConfigError: text_columns names a text that the task's records do not have.
     """
 
     ignored_outputs: tuple[str, ...] = ()
-    texts: tuple[str, ...] = ()
+    text_keys: tuple[str, ...] = ()
 
     def __init__(self, task_info: TaskInfo, tokenizer: FullTokenizer, text_columns: tuple[str, str] = ("", "")) -> None:
         self.task_info = task_info
         self.tokenizer = tokenizer
         self.length = task_info.max_seq_length
         options = dict(zip(("text_a_column", "text_b_column"), text_columns, strict=True))
-        for key, column in list(options.items())[len(self.texts) :]:
+        for key, column in list(options.items())[len(self.text_keys) :]:
             if column:
-                allowed = " and ".join(self.texts) or "texts with fixed names"
+                allowed = " and ".join(self.text_keys) or "texts with fixed names"
                 raise ConfigError(key=key, value=column, problem=f"records of the task {task_info.task} have {allowed}")
-        self._named_columns = dict(zip(self.texts, text_columns, strict=False))
+        self._named_columns = dict(zip(self.text_keys, text_columns, strict=False))
         self._warned_of_ignored_text = False
 
     def text(self, record: Record, key: str, needed: bool = True) -> str:
-        """Return the text `key` of `texts`, under whichever key the record has it; raise DataError as text_of does."""
+        """Return a text by its key, one of `text_keys`, whatever the record calls it; raise DataError as text_of does."""
         if self._named_columns[key]:
             return text_of(record, self._named_columns[key])
         trained_columns = self.task_info.text_columns

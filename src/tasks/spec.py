@@ -22,14 +22,14 @@ from src.tokenization import FullTokenizer
 
 @dataclass(frozen=True)
 class RecordField:
-    """Text field of a record; with `texts` (minimum, maximum), a list of that many texts.
+    """Text field of a record; with `list_size` (minimum, maximum), a list of that many texts.
 
     Attributes:
         words_key: key of a list of words that the RecordProcessor reads in place of the text; "" for none.
     """
 
     optional: bool = False
-    texts: tuple[int, int] | None = None
+    list_size: tuple[int, int] | None = None
     words_key: str = ""
 
 

@@ -341,7 +341,7 @@ class EntityProcessor(RecordProcessor):
     """
 
     task_info: EntityInfo
-    texts = ("text",)
+    text_keys = ("text",)
 
     def parse(self, record: Record) -> tuple[str, list[tuple[int, int]]]:
         tokens = record.get("tokens")

@@ -314,7 +314,7 @@ KEYS = """id text text_a text_b tokens context question article options label pr
 
 def whole_record(task: str, text: str = "[MASK] a b") -> dict[str, Any]:
     """One that is answered."""
-    return {name: [text] * 4 if field.texts else text for name, field in TASKS[task].fields.items()}
+    return {name: [text] * 4 if field.list_size else text for name, field in TASKS[task].fields.items()}
 
 
 @st.composite

@@ -42,7 +42,7 @@ from src.inference.server.middleware import (
     limit_body,
     parse_hosts,
 )
-from src.inference.server.schemas import Failure, InvalidRecord, reply_model, request_model, sentence
+from src.inference.server.schemas import Failure, InvalidRecord, error_sentence, reply_model, request_model
 from src.tasks.record_processor import Record
 from src.tasks.task_info import TaskInfo
 
@@ -192,7 +192,7 @@ def _add_exception_handlers(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
-        return error_response(400 if first["type"] == "json_invalid" else 422, sentence(first))
+        return error_response(400 if first["type"] == "json_invalid" else 422, error_sentence(first))
 
     @app.exception_handler(StarletteHTTPException)
     async def refused(request: Request, error: HTTPException) -> JSONResponse:

@@ -66,8 +66,8 @@ def request_model(task_info: TaskInfo, max_records: int, max_characters: int) ->
         return words
 
     def definition(field: RecordField, may_miss: bool) -> tuple[Any, Any]:
-        if field.texts:
-            min_texts, max_texts = field.texts
+        if field.list_size:
+            min_texts, max_texts = field.list_size
             return Annotated[list[text], Field(min_length=min_texts, max_length=max_texts)], ...
         return (text | None, None) if field.optional or may_miss else (text, ...)
 
@@ -96,7 +96,7 @@ class InvalidRecord:
 
     def sentence(self, index: int) -> str:
         """Return the error as a sentence that names the record by its index."""
-        return sentence(self.error | {"loc": ("body", "records", index, *self.error["loc"])})
+        return error_sentence(self.error | {"loc": ("body", "records", index, *self.error["loc"])})
 
 
 def _validate_record(value: Any, validate: Callable[[Any], BaseModel]) -> BaseModel | InvalidRecord:
@@ -114,7 +114,7 @@ def reply_model(task: str) -> type[BaseModel]:
     return create_model("PredictReply", answers=(answers, ...))
 
 
-def sentence(error: dict[str, Any]) -> str:
+def error_sentence(error: dict[str, Any]) -> str:
     """Return a pydantic error as a sentence that begins with its location, such as records[0].question."""
     location = shorten_text(key_path(error["loc"][1:]))
     if error["type"] == "json_invalid":
