@@ -28,7 +28,7 @@ from model_utils.schema import Config, option
 from src.albert_config import COMPUTE_TYPES, PRESETS, AlbertConfig
 
 logger = logging.getLogger(__name__)
-Constructor = tuple[Callable[..., object], ...]  # a class and its arguments
+Constructor = tuple[Callable[..., object], *tuple[object, ...]]  # a class and its arguments
 # Dense matrix products in 10^12 operations a second, from NVIDIA's data sheets: float32 without TF32, which MindSpore
 # leaves off, and float16 on tensor cores. By the driver's names of the GPUs.
 PEAKS = {

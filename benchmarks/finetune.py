@@ -59,7 +59,7 @@ class Sides:
         if config.model:
             self.model = folder / "model"
             self.peer_model = Path(config.model)
-            convert = ConvertConfig(source="hf", target="mindspore", input=config.model, output=self.model)
+            convert = ConvertConfig(source="hf", target="mindspore", input=config.model, output=str(self.model))
             run_command("model_utils.convert_ckpt", convert, folder / "convert.log")
         else:
             self.model, self.peer_model = write_random_models(
@@ -84,11 +84,11 @@ class Sides:
             "decay_filter": (),
             "bias_correction": True,
         }
-        common = {
+        common: dict[str, Any] = {
             "device_target": "CPU",
-            "load_pretrain_checkpoint_path": self.model,
-            "save_finetune_checkpoint_path": self.run,
-            "feature_dir": self.features,
+            "load_pretrain_checkpoint_path": str(self.model),
+            "save_finetune_checkpoint_path": str(self.run),
+            "feature_dir": str(self.features),
             "max_seq_length": config.max_length,
             "train_batch_size": config.batch_size,
             "epoch_num": config.epoch_num,
@@ -99,11 +99,13 @@ class Sides:
         }
         if config.task == SQUAD:
             return "run_squad_v1", SquadConfig(train_json_path=config.train, eval_json_path=config.dev, **common)
+        text_a, text_b = (*TEXTS[config.task], "")[:2]  # "": single texts
         return "run_classifier", ClassifierConfig(
             task_name="custom",
             train_file=config.train,
             dev_file=config.dev,
-            **dict(zip(("text_a_column", "text_b_column"), TEXTS[config.task], strict=False)),
+            text_a_column=text_a,
+            text_b_column=text_b,
             label_column=LABELS[config.task],
             **common,
         )
@@ -116,11 +118,11 @@ class Sides:
     def peer_command(self, padding: str, seed: int) -> tuple[str, TransformersConfig]:
         """Return the script of transformers and its configuration."""
         return "benchmarks.transformers_finetuning", TransformersConfig(
-            model=self.peer_model,
+            model=str(self.peer_model),
             task=self.config.task,
             train=self.config.train,
             dev=self.config.dev,
-            results=self.peer_results,
+            results=str(self.peer_results),
             padding=padding,
             max_length=self.config.max_length,
             batch_size=self.config.batch_size,

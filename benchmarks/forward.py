@@ -5,6 +5,7 @@ import tempfile
 import time
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -190,7 +191,7 @@ class TransformersForward:
         return {"device": name, "software": f"{software}, {use}"}
 
 
-def export_to_onnxruntime(torch: object, model: object, inputs: dict[str, object]) -> object:
+def export_to_onnxruntime(torch: ModuleType, model: object, inputs: dict[str, object]) -> Any:
     """Return a session of onnxruntime of a model that torch exports."""
     import onnxruntime
 

@@ -50,9 +50,8 @@ def read_records(config: PredictionConfig) -> Iterator[dict[str, str]]:
     """Yield records as predict.py reads them."""
     if config.task == "classification":
         table = read_table(Path(config.text))
-        column = table.column_index("sentence")
-        for _, row in table.rows:
-            yield {"text_a": row[column]}
+        for _, (text,) in table.select(["sentence"]):
+            yield {"text_a": text}
         return
     for article in read_json_text(Path(config.text))["data"]:
         for paragraph in article["paragraphs"]:
@@ -70,6 +69,7 @@ class RecordProducts(MatrixProducts):
         from src.training.flops import forward_flops
 
         folder = ModelFolder.load(model)
+        assert folder.task_info is not None and folder.tokenizer is not None  # RandomModel saves both
         spec = TASK_SPECS[folder.task_info.task]
         processor = spec.processor(folder.task_info, folder.tokenizer, ("", ""))
         items = [processor.parse(json.loads(line)) for line in records.open(encoding="utf-8")]
@@ -94,7 +94,7 @@ class Sides:
         )
         self.model = self.checkpoint
         if config.source == "mindir":
-            export = ExportConfig(export_ckpt_file=self.checkpoint, export_file_name=folder / "model")
+            export = ExportConfig(export_ckpt_file=str(self.checkpoint), export_file_name=str(folder / "model"))
             run_command("export", export, folder / "export.log")
             self.model = folder / "model.mindir"
 
@@ -106,19 +106,19 @@ class Sides:
         answers = PredictConfig(
             device_target="CPU",
             compute_type=self.config.compute_type,
-            model=self.model,
-            input=self.input,
-            output=self._answers_file(PROJECT),
+            model=str(self.model),
+            input=str(self.input),
+            output=str(self._answers_file(PROJECT)),
         )
         return run_command("predict", answers, self.folder / "project.log")
 
     def run_peer(self, batch_size: int) -> float:
         """Return the seconds of transformers with this batch size."""
         answers = AnswersConfig(
-            model=self.peer_model,
+            model=str(self.peer_model),
             task=self.config.task,
-            input=self.input,
-            output=self._answers_file(TRANSFORMERS),
+            input=str(self.input),
+            output=str(self._answers_file(TRANSFORMERS)),
             batch_size=batch_size,
             max_seq_length=LENGTH[self.config.task],
         )

@@ -42,6 +42,6 @@ def write_random_models(
     project_model = folder / "model"
     peer_model = folder / "peer_model"
     Contender(RandomModel, architecture, task, spm_model_file, length, project_model).close()
-    convert = ConvertConfig(source="mindspore", target="hf", input=project_model, output=peer_model)
+    convert = ConvertConfig(source="mindspore", target="hf", input=str(project_model), output=str(peer_model))
     run_command("model_utils.convert_ckpt", convert, folder / "convert.log")
     return project_model, peer_model

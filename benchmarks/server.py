@@ -59,6 +59,7 @@ class Server:
         self.log = log
         with log.open("w") as messages:
             self.process = start_process(words, signal.SIGKILL, stdout=subprocess.PIPE, stderr=messages, text=True)
+        assert self.process.stdout is not None  # a pipe
         for line in self.process.stdout:
             if address := re.search(r"http://([\d.]+):(\d+)/", line):
                 self.address = address[1], int(address[2])
@@ -146,8 +147,7 @@ def start_servers(config: ServerConfig, folder: Path, stack: ExitStack) -> list[
 def compare(config: ServerConfig, folder: Path) -> dict[str, Any]:
     """Return the figures of all sides."""
     table = read_table(Path(config.text))
-    column = table.column_index("sentence")
-    texts = [row[column] for _, row in islice(table.rows, config.requests)]
+    texts = [text for _, (text,) in islice(table.select(["sentence"]), config.requests)]
     with ExitStack() as stack:
         servers = start_servers(config, folder, stack)
         figures: dict[str, dict[str, list[float]]] = {}

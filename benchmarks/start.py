@@ -39,6 +39,7 @@ def seconds_to_line(line_start: str, module: str, config: Config, log: Path) -> 
         log.open("w") as messages,
         start_process(words, stdout=subprocess.PIPE, stderr=messages, text=True) as process,
     ):
+        assert process.stdout is not None  # a pipe
         for line in process.stdout:
             if line.startswith(line_start):
                 seconds = time.monotonic() - start
@@ -49,12 +50,15 @@ def seconds_to_line(line_start: str, module: str, config: Config, log: Path) -> 
 
 def compare(config: StartConfig, folder: Path) -> dict[str, Any]:
     """Return the seconds of both sides by milestone."""
-    common = {"albert_network": config.albert_network, "spm_model_file": config.spm_model_file}
     for name in ("training", "answers"):
         (folder / name).mkdir()
-    training_config = finetune.FinetuneBenchmarkConfig(train=config.train, dev=config.dev, **common)
+    training_config = finetune.FinetuneBenchmarkConfig(
+        train=config.train, dev=config.dev, albert_network=config.albert_network, spm_model_file=config.spm_model_file
+    )
     training = finetune.Sides(training_config, folder / "training")
-    answers_config = predict.PredictionConfig(text=config.dev, records=1, **common)
+    answers_config = predict.PredictionConfig(
+        text=config.dev, records=1, albert_network=config.albert_network, spm_model_file=config.spm_model_file
+    )
     answers = predict.Sides(answers_config, folder / "answers")
 
     def project_update() -> float:

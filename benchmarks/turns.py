@@ -40,6 +40,8 @@ class Contender:
         self._pipe, child_pipe = context.Pipe()
         self._process = context.Process(target=_serve, args=(child_pipe, make, arguments))
         self._process.start()
+        assert self._process.pid is not None  # None only before the start
+        self._pid = self._process.pid
         child_pipe.close()
         try:
             self._answer()
@@ -49,13 +51,13 @@ class Contender:
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Continue the process, call a method of its object, and stop the process again."""
-        os.kill(self._process.pid, signal.SIGCONT)
+        os.kill(self._pid, signal.SIGCONT)
         self._pipe.send((method, arguments))
         return self._answer()
 
     def peak_memory(self) -> int:
         """Return the bytes of memory that the process has held at most."""
-        return peak_memory(self._process.pid)
+        return peak_memory(self._pid)
 
     def _answer(self) -> Any:
         try:
@@ -65,7 +67,7 @@ class Contender:
             raise RuntimeError(f"a benchmark's process ended with code {self._process.exitcode}") from None
         if isinstance(answer, UserError):
             raise answer
-        os.kill(self._process.pid, signal.SIGSTOP)
+        os.kill(self._pid, signal.SIGSTOP)
         return answer
 
     def close(self) -> None:
