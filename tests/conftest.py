@@ -62,6 +62,16 @@ def import_library(name: str) -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def text_and_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A real text, and a SentencePiece vocabulary of it."""
+    from tests.helpers.small_text import train_model, write_text  # imports MindSpore
+
+    folder = tmp_path_factory.mktemp("text")
+    text = write_text(folder)
+    return text, train_model(folder, text)
+
+
+@pytest.fixture(scope="session")
 def torch() -> ModuleType:
     """torch, for tests marked oracles: other tests run where it is not installed."""
     return import_library("torch")

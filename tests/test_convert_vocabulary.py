@@ -68,20 +68,13 @@ def test_vocabulary_of_another_size_is_refused(tmp_path: Path, sentencepiece_mod
     assert {path.name for path in tmp_path.iterdir()} == {"hf"}
 
 
-def test_tokenizer_that_keeps_accents_is_refused(tmp_path: Path, sentencepiece_model: Path) -> None:
-    theirs = write_hugging_face(tmp_path / "hf", SMALL, random_values(SMALL, PRE_TRAINING))
-    shutil.copy(sentencepiece_model, theirs / "spiece.model")
-    (theirs / "tokenizer_config.json").write_text('{"keep_accents": true}')
-    with pytest.raises(DataError, match="keep_accents is True, allowed is False"):
-        convert("hf", "mindspore", theirs, tmp_path / "ours")
-
-
 @pytest.mark.parametrize(
     ("settings", "found"),
     [
         ({"strip_accents": False}, "strip_accents is False, the tokenization here has True"),
         ({"do_lower_case": False, "strip_accents": True}, "strip_accents is True, the tokenization here has False"),
         ({"remove_space": False}, "remove_space is False, allowed is True"),
+        ({"keep_accents": True}, "keep_accents is True, allowed is False"),
     ],
 )
 def test_tokenizers_that_cannot_be_kept_are_refused(

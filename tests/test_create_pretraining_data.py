@@ -22,14 +22,7 @@ from src.pretraining_data.instances import join_documents, sample_pairs
 from src.pretraining_data.masking import InstanceSettings, MaskVocabulary
 from src.tokenization import FullTokenizer
 from tests.helpers.pretraining_rows import CLS, MASK, SEP, SETTINGS, masked_runs, original_ids, rows_of, word_numbers
-from tests.helpers.small_text import make_records, train_model, write_text
-
-
-@pytest.fixture(scope="module")
-def text_and_model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("text")
-    text = write_text(folder)
-    return text, train_model(folder, text)
+from tests.helpers.small_text import make_records, write_text
 
 
 @pytest.fixture(scope="module")
@@ -371,13 +364,16 @@ def test_chinese_wikipedia(shared):
 
 
 @pytest.fixture
-def small_units(monkeypatch):
-    """Units of text so small that a test's text has many."""
+def few_topics(text_and_model, tmp_path, monkeypatch) -> tuple[Path, Path]:
+    """A small text in many units, and the vocabulary."""
     monkeypatch.setattr(create_pretraining_data, "UNIT_CHARACTERS", 2_000)
+    (tmp_path / "text").mkdir()
+    return write_text(tmp_path / "text", topics=20), text_and_model[1]
 
 
 def make_part(folder: Path, text_and_model, part: str, **settings) -> Path:
-    return make_records(folder / "pre.mindrecord", *text_and_model, part=part, num_workers=1, **settings)
+    settings = {"part": part, "dupe_factor": 1} | settings
+    return make_records(folder / "pre.mindrecord", *text_and_model, **settings)
 
 
 def rows_by_checksum(path: Path) -> dict[int, bytes]:
@@ -390,11 +386,11 @@ def rows_by_checksum(path: Path) -> dict[int, bytes]:
 
 
 @pytest.mark.parametrize("masking", ["static", "dynamic"])
-def test_parts_hold_the_rows_of_the_whole(text_and_model, tmp_path, small_units, masking):
+def test_parts_hold_the_rows_of_the_whole(few_topics, tmp_path, masking):
     settings = {"masking": masking, "dupe_factor": 1}
-    whole = make_records(tmp_path / "whole/pre.mindrecord", *text_and_model, num_workers=1, **settings)
+    whole = make_records(tmp_path / "whole/pre.mindrecord", *few_topics, **settings)
     for part in ("2/3", "0/3", "1/3"):
-        make_part(tmp_path / "parts", text_and_model, part, **settings)
+        make_part(tmp_path / "parts", few_topics, part, **settings)
     merged = tmp_path / "parts/pre.mindrecord"
     config = merge_parts.MergeConfig(output_file=str(merged))
     for _ in range(2):  # a second run finds it complete
@@ -409,30 +405,30 @@ def test_parts_hold_the_rows_of_the_whole(text_and_model, tmp_path, small_units,
         reader.read(streams, np.arange(ours.num_rows))  # verifies the checksum of every row
 
 
-def test_parts_that_do_not_fit_are_refused(text_and_model, tmp_path, small_units):
+def test_parts_that_do_not_fit_are_refused(few_topics, tmp_path):
     config = merge_parts.MergeConfig(output_file=str(tmp_path / "pre.mindrecord"))
     with pytest.raises(DataError, match="no parts"):
         merge_parts.main(config)
-    make_part(tmp_path, text_and_model, "0/2")
+    make_part(tmp_path, few_topics, "0/2")
     with pytest.raises(DataError, match=r"pre-1-of-2\.mindrecord has no finished"):
         merge_parts.main(config)
-    make_part(tmp_path, text_and_model, "1/2", random_seed=7)
+    make_part(tmp_path, few_topics, "1/2", random_seed=7)
     with pytest.raises(DataError, match=r"seed.*12345.*7"):
         merge_parts.main(config)
-    make_part(tmp_path, text_and_model, "1/3")
+    make_part(tmp_path, few_topics, "1/3")
     with pytest.raises(DataError, match="parts of 2 and of 3"):
         merge_parts.main(config)
 
 
-def test_other_sets_of_the_folder_stay(text_and_model, tmp_path, small_units):
+def test_other_sets_of_the_folder_stay(few_topics, tmp_path):
     """A set whose name begins like that of the merged one, and parts made after the merge."""
-    make_records(tmp_path / "pre-de.mindrecord", *text_and_model, part="0/2")
+    make_records(tmp_path / "pre-de.mindrecord", *few_topics, part="0/2", dupe_factor=1)
     for part in ("0/2", "1/2"):
-        make_part(tmp_path, text_and_model, part)
+        make_part(tmp_path, few_topics, part)
     merge_parts.main(merge_parts.MergeConfig(output_file=str(tmp_path / "pre.mindrecord")))
     assert open_records(tmp_path / "pre-de-0-of-2.mindrecord", "pretrain").num_rows
     with pytest.raises(DataError, match="is there already"):
-        make_part(tmp_path, text_and_model, "0/3")
+        make_part(tmp_path, few_topics, "0/3")
 
 
 @pytest.mark.parametrize("dry_run", [False, True])

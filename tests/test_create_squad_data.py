@@ -90,21 +90,6 @@ def test_version_2_has_questions_without_an_answer(tmp_path):
     assert question.is_impossible
     assert question.answers == ()
     assert not other.is_impossible
-    document = impossible(SQUAD)
-    del first_question(document)["is_impossible"]
-    assert read_squad(write(tmp_path, document), version_2=True)[0].is_impossible
-    with pytest.raises(DataError, match=r"answers .*'1'; .*run_squad_v2\.py"):
-        read_squad(write(tmp_path, document), version_2=False)
-
-
-def test_questions_to_predict_need_no_answers(tmp_path):
-    document = copy.deepcopy(SQUAD)
-    del first_question(document)["answers"]
-    questions = read_squad(write(tmp_path, document), version_2=False, labelled=False)
-    assert [len(question.answers) for question in questions] == [0, 2, 1]
-    assert not questions[0].is_impossible
-    with pytest.raises(DataError, match=r"data\.0: answers is missing in question '1'"):
-        read_squad(write(tmp_path, document), version_2=True)
 
 
 @pytest.mark.parametrize(

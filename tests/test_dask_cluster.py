@@ -26,7 +26,7 @@ from src.pretraining_data.unit_maker import UnitMaker
 from src.tokenization import FullTokenizer
 from tests.conftest import ROOT
 from tests.helpers.pretraining_rows import SETTINGS
-from tests.helpers.small_text import make_records, train_model, write_text
+from tests.helpers.small_text import make_records
 
 dask = pytest.importorskip("dask", reason="needs dask (requirements-scale.txt)")
 distributed = pytest.importorskip("distributed", reason="needs dask (requirements-scale.txt)")
@@ -64,13 +64,6 @@ def scheduler(two_workers: Any) -> str:
     """The address of a scheduler with two worker processes, which start again after a kill."""
     two_workers.wait_for_workers(2, timeout=60)
     return two_workers.scheduler_address
-
-
-@pytest.fixture(scope="module")
-def text_and_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("text")
-    text = write_text(folder)
-    return text, train_model(folder, text)
 
 
 @pytest.fixture

@@ -106,7 +106,8 @@ def test_the_distance_is_that_of_numpy(config: AlbertConfig) -> None:
     loss, mlm_loss, sop_loss, *_, teacher_loss = (
         float(metric.asnumpy()) for metric in student(*student.inputs(columns), KEY)
     )
-    student_states = [states_of(student.scores.albert, columns)[layer] for layer in (0, 2, 4)]
+    states = states_of(student.scores.albert, columns)
+    student_states = [states[layer] for layer in (0, 2, 4)]
     if config.hidden_size != LARGE.hidden_size:
         parameters = get_parameters(student.teacher_projections)
         student_states = [
@@ -132,7 +133,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def teacher(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("teacher")
-    run_pretrain.main(config_of(data, run, train_steps=40, **{"albert_cfg.num_hidden_layers": 2}))
+    settings = {"train_steps": 40, "eval_steps": 0, "eval_data_dir": "", "albert_cfg.num_hidden_layers": 2}
+    run_pretrain.main(config_of(data, run, **settings))
     return run
 
 

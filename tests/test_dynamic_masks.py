@@ -18,17 +18,10 @@ from src.pretraining_data.masking import MaskingOverrides, RowRandom
 from src.tokenization import FullTokenizer
 from tests.helpers.batches import assert_same_batches
 from tests.helpers.pretraining_rows import SETTINGS
-from tests.helpers.small_text import make_records, train_model, write_text
+from tests.helpers.small_text import make_records
 
 MASK, SEP = 4, 3  # ids of a vocabulary made by train_vocabulary
 LENGTH = {"max_seq_length": 64, "max_predictions_per_seq": 10}
-
-
-@pytest.fixture(scope="module")
-def text_and_model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("text")
-    text = write_text(folder)
-    return text, train_model(folder, text)
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +154,7 @@ def statistics(rows) -> dict[str, float]:
 
 
 def test_statistics_are_those_of_static_data_and_80_10_10(dynamic, static):
-    rows = [row for epoch in range(12) for row in rows_of(dynamic, epoch).values()]
+    rows = [row for epoch in range(12) for row in rows_of(dynamic, epoch, batch_size=64).values()]
     found = statistics(rows)
     assert len(rows) > 5000
     shares = {"[MASK]": 0.8, "kept": 0.1, "replaced": 0.1}

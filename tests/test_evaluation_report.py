@@ -39,9 +39,9 @@ from src.tasks.question_answering import SquadConfig, SquadTask, SquadV2Config, 
 from src.tasks.spec import EvaluationResult, PreparedSplit
 from src.tasks.squad_metrics import score_answers, score_answers_v2
 from src.tasks.token_classification import NerConfig, NerTask
-from src.text.text_tables import read_table
 from src.training.run_log import CURVES_FILE
 from tests.helpers.browser import chromium
+from tests.helpers.classifier_run import read_columns
 from tests.helpers.finetune_arguments import arguments
 
 LABELS = ("bad", "fair", "good", "never")
@@ -167,11 +167,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return folders
 
 
-def columns_of(file: Path) -> dict[str, list[str]]:
-    table = read_table(file)
-    return dict(zip(table.names, map(list, zip(*(row for _, row in table.rows), strict=True)), strict=True))
-
-
 def report_of(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "report_dev.json").read_text())
 
@@ -187,7 +182,7 @@ def assert_figures(classes: dict[str, dict[str, float]], gold: Any, predictions:
 
 def test_figures_of_classes_are_those_of_scikit_learn(folders: dict[str, Path]) -> None:
     report = report_of(folders["classes"])
-    columns = columns_of(folders["classes"] / "predictions_dev.tsv")
+    columns = read_columns(folders["classes"] / "predictions_dev.tsv")
     expected = classification_report(
         columns["label"], columns["prediction"], labels=LABELS, output_dict=True, zero_division=0
     )
@@ -197,7 +192,7 @@ def test_figures_of_classes_are_those_of_scikit_learn(folders: dict[str, Path]) 
 
 
 def test_figures_of_labels_are_those_of_scikit_learn(folders: dict[str, Path]) -> None:
-    columns = columns_of(folders["labels"] / "predictions_dev.tsv")
+    columns = read_columns(folders["labels"] / "predictions_dev.tsv")
     decisions = [
         [[label in cell.split("|") for label in LABELS] for cell in columns[name]] for name in ("label", "prediction")
     ]
@@ -208,7 +203,7 @@ def test_figures_of_labels_are_those_of_scikit_learn(folders: dict[str, Path]) -
 
 def test_figures_of_entities_are_those_of_scikit_learn(folders: dict[str, Path]) -> None:
     """Spans are in the gold tags, in the predicted ones, or in both."""
-    columns = columns_of(folders["entities"] / "predictions_dev.tsv")
+    columns = read_columns(folders["entities"] / "predictions_dev.tsv")
     spans: dict[str, set[tuple[Any, ...]]] = {"label": set(), "prediction": set()}
     for name, found in spans.items():
         for row in range(ROWS):
@@ -223,7 +218,7 @@ def test_figures_of_entities_are_those_of_scikit_learn(folders: dict[str, Path])
 
 @pytest.mark.parametrize("name", ["classes", "entities"])
 def test_confusions_are_those_of_scikit_learn(folders: dict[str, Path], name: str) -> None:
-    columns = columns_of(folders[name] / "predictions_dev.tsv")
+    columns = read_columns(folders[name] / "predictions_dev.tsv")
     labels = sorted({*columns["label"], *columns["prediction"]})
     expected = confusion_matrix(columns["label"], columns["prediction"], labels=labels)
     np.fill_diagonal(expected, 0)
@@ -245,7 +240,7 @@ def test_the_calibration_error_is_the_mean_distance_of_bins() -> None:
 
 @pytest.mark.parametrize("name", ["classes", "entities"])
 def test_the_calibration_error_is_that_of_the_written_predictions(folders: dict[str, Path], name: str) -> None:
-    columns = columns_of(folders[name] / "predictions_dev.tsv")
+    columns = read_columns(folders[name] / "predictions_dev.tsv")
     is_right = np.array(columns["label"]) == np.array(columns["prediction"])
     expected = calibration_error(np.array(columns["probability"], float), is_right)
     assert report_of(folders[name])["calibration_error"] == pytest.approx(expected)
@@ -256,8 +251,8 @@ def test_the_calibration_error_is_that_of_the_written_predictions(folders: dict[
 
 @pytest.mark.parametrize("name", ["classes", "labels"])
 def test_the_surest_errors_come_first(folders: dict[str, Path], name: str) -> None:
-    columns = columns_of(folders[name] / "predictions_dev.tsv")
-    errors = columns_of(folders[name] / "errors_dev.tsv")
+    columns = read_columns(folders[name] / "predictions_dev.tsv")
+    errors = read_columns(folders[name] / "errors_dev.tsv")
     probabilities = list(map(float, errors["probability"]))
     assert probabilities == sorted(probabilities, reverse=True) and 0 < probabilities[-1] < probabilities[0] < 1
     wrong = {row for row in range(ROWS) if columns["label"][row] != columns["prediction"][row]}
@@ -267,8 +262,8 @@ def test_the_surest_errors_come_first(folders: dict[str, Path], name: str) -> No
 
 
 def test_wrong_sentences_have_their_entities_marked(folders: dict[str, Path]) -> None:
-    columns = columns_of(folders["entities"] / "predictions_dev.tsv")
-    errors = columns_of(folders["entities"] / "errors_dev.tsv")
+    columns = read_columns(folders["entities"] / "predictions_dev.tsv")
+    errors = read_columns(folders["entities"] / "errors_dev.tsv")
     rows: dict[str, list[tuple[str, ...]]] = {str(row): [] for row in range(ROWS)}
     for index, *cells in zip(*(columns[name] for name in ("index", "word", "label", "prediction")), strict=True):
         rows[index].append(tuple(cells))
@@ -294,7 +289,7 @@ def test_lengths_and_rows_that_may_be_cut_are_counted(folders: dict[str, Path]) 
 @pytest.mark.parametrize("name", ["squad_v1", "squad_v2"])
 def test_wrong_answers_and_right_ones_have_the_official_f1(folders: dict[str, Path], name: str) -> None:
     metrics = json.loads((folders[name] / "metrics.json").read_text())
-    errors = columns_of(folders[name] / "errors_dev.tsv")
+    errors = read_columns(folders[name] / "errors_dev.tsv")
     right = ROWS - len(errors["id"])
     assert 0 < right < ROWS
     assert 100 * right / ROWS == pytest.approx(metrics["exact" if name == "squad_v2" else "exact_match"])
@@ -374,7 +369,7 @@ def open_report(browser: Any) -> Iterator[Callable[[Path], Any]]:
 
 def test_the_page_shows_texts_as_they_are(folders: dict[str, Path], open_report: Callable[[Path], Any]) -> None:
     page = open_report(folders["classes"])
-    errors = columns_of(folders["classes"] / "errors_dev.tsv")
+    errors = read_columns(folders["classes"] / "errors_dev.tsv")
     shown = page.locator("table").last.locator("tr td:last-child").all_inner_texts()
     assert shown == errors["text_a"][:SHOWN_ERRORS] and SCRIPT in shown[0]
     assert page.inner_text("pre >> nth=0") == shlex.join(sys.orig_argv)
@@ -388,7 +383,7 @@ def test_the_page_shows_the_training(folders: dict[str, Path], open_report: Call
 
 def test_the_page_shows_the_confusion_matrix(folders: dict[str, Path], open_report: Callable[[Path], Any]) -> None:
     page = open_report(folders["classes"])
-    columns = columns_of(folders["classes"] / "predictions_dev.tsv")
+    columns = read_columns(folders["classes"] / "predictions_dev.tsv")
     cells = [int(cell or 0) for cell in page.locator(".matrix td").all_inner_texts()]
     expected = confusion_matrix(columns["label"], columns["prediction"], labels=LABELS)
     assert cells == expected.ravel().tolist()
@@ -410,7 +405,7 @@ def test_a_matrix_joins_all_but_the_commonest_classes(tmp_path: Path, open_repor
 
 def test_the_page_marks_spans(folders: dict[str, Path], open_report: Callable[[Path], Any]) -> None:
     page = open_report(folders["squad_v1"])
-    errors = columns_of(folders["squad_v1"] / "errors_dev.tsv")
+    errors = read_columns(folders["squad_v1"] / "errors_dev.tsv")
     passage = page.locator("bdi").first
     assert passage.inner_text() == f"aaa bbb ccc ddd {SCRIPT}"
     gold = "".join(passage.locator(".gold, .both").all_inner_texts())

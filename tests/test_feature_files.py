@@ -247,7 +247,7 @@ def random_rows(count: int, size: int) -> tuple[dict[str, Column], PackedRows]:
 @pytest.mark.parametrize(("at_once", "size"), [(3000, 1000), (100, 1000), (20_000, 2), (500, 5000)])
 def test_a_full_file_is_followed_by_another(tmp_path, small_files, at_once, size):
     count = 3_000_000 // size
-    columns, packed = random_rows(min(count, 60_000), size)
+    columns, packed = random_rows(min(count, 45_000), size)
     write_packed(tmp_path / "set.mindrecord", columns, packed, 0, at_once)
     found = open_records(tmp_path, "test")
     number = len(found.files)

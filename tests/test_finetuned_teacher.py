@@ -36,6 +36,7 @@ from src.model_folder import ModelFolder
 from src.nn.losses import divergence
 from tests.helpers.classifier_run import config_of, read, train_classifier, write_classifier_data
 from tests.helpers.tiny_model import KEY, TINY, batch
+from tests.helpers.trained_folders import make_folder
 
 TEMPERATURE = 3.0
 SMALL = TINY.replace(num_hidden_layers=1, initializer_range=0.3)
@@ -147,8 +148,9 @@ def test_a_smaller_model_learns_from_a_teacher(data: Path, teacher: Path, tmp_pa
 
 
 def test_a_teacher_has_a_head_of_its_own_form(data: Path, tmp_path: Path) -> None:
-    run_classifier.main(config_of(data, tmp_path / "teacher", train_steps=3, classifier_hidden_size=32))
-    run_classifier.main(config_of(data, tmp_path / "run", train_steps=3, teacher=tmp_path / "teacher"))
+    teacher = make_folder(tmp_path / "teacher", "classification", labels=["bad", "good"])
+    where = {"vocab_file_path": teacher / "vocab.txt", "feature_dir": tmp_path / "features"}
+    run_classifier.main(config_of(data, tmp_path / "run", train_steps=3, teacher=teacher, **where))
     (first, *_) = (json.loads(line) for line in (tmp_path / "run/train_log.jsonl").read_text().splitlines())
     assert first["teacher_loss"] > 0
 

@@ -19,10 +19,9 @@ from src.inference.deploy_config import ExportConfig
 from src.inference.exported_model import load_exported
 from src.model_folder import ModelFolder
 from src.tasks.classification_examples import ClassifierConfig
-from src.text.text_tables import read_table
 from src.tokenization import FullTokenizer
 from tests.helpers.answers import assert_close
-from tests.helpers.classifier_run import read
+from tests.helpers.classifier_run import read, read_columns
 from tests.helpers.feature_rows import split_rows
 from tests.helpers.finetune_arguments import arguments
 from tests.helpers.trained_folders import ARCHITECTURE, write_vocabulary
@@ -119,9 +118,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_stands_at_the_end_is_learnt(folder: Path) -> None:
     assert read(folder / "run/eval_results.json")["accuracy"] == 1.0
     assert read(folder / "run/task.json")["window_stride"] == STRIDE
-    table = read_table(folder / "run/predictions_dev.tsv")
-    column = table.column_index("prediction")
-    assert [row[column] for _, row in table.rows] == [label for _, label in texts_and_labels()]
+    predictions = read_columns(folder / "run/predictions_dev.tsv")["prediction"]
+    assert predictions == [label for _, label in texts_and_labels()]
 
 
 def test_each_text_counts_alike_in_training(folder: Path) -> None:

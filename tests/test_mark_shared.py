@@ -26,15 +26,14 @@ from src.tasks.classification_examples import ClassifierConfig
 from src.tasks.multiple_choice import RaceConfig, RaceTask
 from src.tasks.question_answering import SquadConfig, SquadTask
 from src.tasks.race_data import encode_questions
-from src.text.text_tables import read_table
 from src.tokenization import FullTokenizer
 from tests.helpers.answers import assert_close
-from tests.helpers.classifier_run import read
+from tests.helpers.classifier_run import read, read_columns, read_rows
 from tests.helpers.exported_records import RECORDS
 from tests.helpers.exported_records import TEXTS as TEXTS_OF_RECORDS
 from tests.helpers.feature_rows import split_rows
 from tests.helpers.finetune_arguments import arguments
-from tests.helpers.trained_folders import ARCHITECTURE, make_folder, write_vocabulary
+from tests.helpers.trained_folders import ONE_LAYER, make_folder, write_vocabulary
 
 TEXTS = st.lists(st.sampled_from("abcdefX"), min_size=1, max_size=6).map(" ".join)  # X is unknown
 
@@ -134,9 +133,8 @@ def test_whether_two_texts_share_a_word_is_learnt_answered_and_exported(tmp_path
     table = tmp_path / "run/predictions_dev.tsv"
     assert (tmp_path / "again/predictions_dev.tsv").read_text() == table.read_text()
 
-    dev, predictions = read_table(tmp_path / "dev.tsv"), read_table(table)
-    records = [dict(zip(("text_a", "text_b"), row, strict=False)) for _, row in dev.rows]
-    predicted = [row[predictions.column_index("prediction")] for _, row in predictions.rows]
+    records = [dict(zip(("text_a", "text_b"), row.values(), strict=False)) for row in read_rows(tmp_path / "dev.tsv")]
+    predicted = read_columns(table)["prediction"]
     answers = ModelFolder.load(tmp_path / "run").predictor().predict(records)
     assert [answer["label"] for answer in answers] == predicted
     name = tmp_path / "exported/shared"
@@ -151,7 +149,7 @@ def test_whether_two_texts_share_a_word_is_learnt_answered_and_exported(tmp_path
 
 @pytest.mark.parametrize("task", ["classification", "multiple_choice", "squad_v1"])
 def test_answers_depend_on_marks(tmp_path: Path, task: str) -> None:
-    folder = make_folder(tmp_path / "run", task, ARCHITECTURE.replace(type_vocab_size=4), mark_shared=True)
+    folder = make_folder(tmp_path / "run", task, ONE_LAYER.replace(type_vocab_size=4), mark_shared=True)
     marked = ModelFolder.load(folder)
     plain = replace(marked, task_info=marked.task_info.model_copy(update={"mark_shared": False}))
     records = [RECORDS[task](text) for text in TEXTS_OF_RECORDS]

@@ -106,8 +106,7 @@ def run_shares(masked: np.ndarray, words: np.ndarray) -> np.ndarray:
     return np.bincount(runs, minlength=8)[1:7] / len(runs)
 
 
-@pytest.mark.parametrize("favor_shorter_ngram", [True, False])
-@pytest.mark.parametrize("ngram", [1, 3])
+@pytest.mark.parametrize(("ngram", "favor_shorter_ngram"), [(1, True), (3, True), (3, False)])
 def test_n_grams_are_those_of_google_s_procedure(ngram, favor_shorter_ngram):
     settings = with_settings(ngram=ngram, favor_shorter_ngram=favor_shorter_ngram)
     random = np.random.default_rng(0)

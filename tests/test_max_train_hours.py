@@ -2,22 +2,19 @@
 
 import os
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mindspore import Tensor
 
-from model_utils.rendezvous import Rendezvous
 from src.checkpoints.checkpoint_files import list_checkpoints
 from src.training.dry_run import dry_run
 from src.training.phases import Phase, Phases
-from src.training.ranks import Ranks
 from src.training.run_folder import RunFolder
 from src.training.run_plan import RunPlan
 from src.training.trainer import Trainer
-from tests.helpers.numpy_loop import NoSignals, Rows, Step, log, make_config, make_identity, one_phase
+from tests.helpers.numpy_loop import Rows, Step, log, make_config, make_identity, one_phase
 
 
 class Clock:
@@ -88,24 +85,6 @@ def test_a_rate_that_never_falls_is_named(
 ) -> None:
     timed(tmp_path, 10.0, Step(), **{"max_train_hours": 1, "optimizer_cfg.AdamWeightDecay.warmup_steps": warm_up})
     assert (f"warm-up of {warm_up} updates" in capsys.readouterr().out) == is_named
-
-
-def test_all_ranks_go_by_the_clock_of_rank_0(tmp_path: Path) -> None:
-    rendezvous = Rendezvous(2)
-
-    def act(rank: int) -> list[float]:
-        config = make_config(tmp_path / "run", max_train_hours=1)
-        ranks, plan, step = Ranks(rank, 2, rendezvous, wait_minutes=0.5), RunPlan(20, 10.0), Step()
-        with RunFolder(config.save_checkpoint_path, config, ranks) as folder:
-            trainer = Trainer(step, one_phase(), plan, folder, make_identity())
-            trainer.signals = NoSignals()
-            trainer.progress.clock = [Clock(), lambda: 0.0][rank]
-            trainer.fit()
-        return step.elapsed
-
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(act, range(2))
-    assert first == second and 5 < len(first) <= 10
 
 
 def test_a_dry_run_says_how_many_updates_fit(tmp_path: Path) -> None:

@@ -22,9 +22,8 @@ from src.inference.exported_model import load_exported
 from src.model_folder import ModelFolder
 from src.tasks.classification_examples import ClassifierConfig
 from src.tasks.multi_label import MultiLabelTask, fit_thresholds, multi_label_metrics
-from src.text.text_tables import read_table
 from tests.helpers.answers import assert_close
-from tests.helpers.classifier_run import read
+from tests.helpers.classifier_run import read, read_columns
 from tests.helpers.finetune_arguments import arguments
 from tests.helpers.trained_folders import ARCHITECTURE, write_vocabulary
 
@@ -135,9 +134,8 @@ def test_a_run_learns_fits_thresholds_and_writes_its_predictions(folder: Path) -
     task_info = read(folder / "run/task.json")
     assert task_info["task"] == "multi_label" and task_info["labels"] == ["art", "news", "sport"]
     assert len(task_info["thresholds"]) == 3 and set(task_info["thresholds"]) != {0.5}
-    table = read_table(folder / "run/predictions_dev.tsv")
-    column = table.column_index("prediction")
-    assert [row[column] for _, row in table.rows] == ["news|sport", "art", "news", "sport", "art|news", "", "art|sport"]
+    predictions = read_columns(folder / "run/predictions_dev.tsv")["prediction"]
+    assert predictions == ["news|sport", "art", "news", "sport", "art|news", "", "art|sport"]
     assert read(folder / "run/report_dev.json")["classes"]["art"] == {
         "precision": 1,
         "recall": 1,
@@ -147,10 +145,9 @@ def test_a_run_learns_fits_thresholds_and_writes_its_predictions(folder: Path) -
 
 
 def test_the_weights_are_evaluated_again_without_the_option(folder: Path, tmp_path: Path) -> None:
-    settings = {"do_train": False, "save_finetune_checkpoint_path": "", "multi_label": False, "train_steps": 0}
-    settings |= {"load_finetune_checkpoint_path": folder / "run", "output_path": tmp_path, "eval_steps": 0}
-    words = {key: value for key, value in settings.items() if key not in ("train_steps", "eval_steps")}
-    config = config_of(folder, **words)
+    settings = {"do_train": False, "save_finetune_checkpoint_path": "", "multi_label": False}
+    settings |= {"load_finetune_checkpoint_path": folder / "run", "output_path": tmp_path}
+    config = config_of(folder, **settings)
     run_classifier.main(config)
     assert read(tmp_path / "eval_results.json")["exact_match"] == 1.0
 

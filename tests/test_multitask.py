@@ -139,9 +139,10 @@ def test_batches_are_a_function_of_seed_and_position() -> None:
 
 
 def networks(seed: int = 3) -> dict[str, TrainingNetwork]:
+    one_layer = TINY.replace(num_hidden_layers=1)
     return {
-        "classes": AlbertForSequenceClassification(SequenceClassificationScores(TINY, 3), seed),
-        "scores": AlbertForRegression(SequenceClassificationScores(TINY, 1), seed),
+        "classes": AlbertForSequenceClassification(SequenceClassificationScores(one_layer, 3), seed),
+        "scores": AlbertForRegression(SequenceClassificationScores(one_layer, 1), seed),
     }
 
 

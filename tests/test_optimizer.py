@@ -33,13 +33,6 @@ def test_learning_rate_schedule() -> None:
     np.testing.assert_allclose(values[11:], 0.001, rtol=1e-6)
 
 
-def test_learning_rate_follows_the_time_where_more_of_it_is_over() -> None:
-    rate = LearningRate(with_changes(warmup_steps=4), 10)
-    values = [rate_at(rate, *moment) for moment in [(2, 0.9), (5, 0.2), (5, 0.5), (5, 0.8), (6, 1.0)]]
-    np.testing.assert_allclose(values, [0.005, 0.005, 0.005, 0.002, 0.0], rtol=1e-5)
-    assert values[1] == rate_at(rate, 5)
-
-
 FORMULAS = {  # of progress and the warm-up's share of the run
     "polynomial": lambda progress, share: 1 - progress,
     "cosine": lambda progress, share: (1 + math.cos(math.pi * (progress - share) / (1 - share))) / 2,

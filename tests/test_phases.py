@@ -212,7 +212,7 @@ def test_phases_begin_by_the_time_where_more_of_it_is_over_on_all_ranks_alike(tm
 
     rendezvous = Rendezvous(2)
 
-    def act(rank: int) -> tuple[list[int], list[float]]:
+    def act(rank: int) -> tuple[list[int], list[float], list[float]]:
         config, step = make_config(tmp_path / "run", max_train_hours=1), Step()
         ranks, plan, seconds = Ranks(rank, 2, rendezvous, wait_minutes=0.5), RunPlan(200, 10.0), itertools.count(1.0)
         with RunFolder(config.save_checkpoint_path, config, ranks) as folder:
@@ -220,13 +220,13 @@ def test_phases_begin_by_the_time_where_more_of_it_is_over_on_all_ranks_alike(tm
             trainer.signals = NoSignals()
             trainer.progress.clock = [lambda: next(seconds), lambda: 0.0][rank]
             trainer.fit()
-        return trainer.phases.starts, step.rate_factors
+        return trainer.phases.starts, step.rate_factors, step.elapsed
 
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(act, range(2))
     assert first == second
-    starts, factors = first
-    assert len(starts) == 3 and 0 < starts[1] < starts[2] < len(factors) <= 10
+    starts, factors, _ = first
+    assert len(starts) == 3 and 0 < starts[1] < starts[2] < len(factors) and 5 < len(factors) <= 10
     assert factors == [1.0] * starts[1] + [0.5] * (starts[2] - starts[1]) + [0.25] * (len(factors) - starts[2])
 
 

@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fastapi.testclient import TestClient
 
 from model_utils.errors import ConfigError
 from src.data.feature_cache import Features
 from src.data.feature_files import Ragged
 from src.inference.predictor import Predictor
-from src.inference.server import create_app
 from src.model_folder import ModelFolder, load_tokenizer, store_calibration
 from src.tasks.fill_mask import encode_masked, fill_masks
 from tests.helpers.answers import assert_close
@@ -162,12 +160,6 @@ def test_a_second_text_is_no_part_of_records_of_a_model_of_single_texts(
     store_calibration(folder, {"text_columns": {"text_a": "text_b"}})
     named = ModelFolder.load(folder).predictor()
     assert named.predict([{"text_a": "fine", "text_b": "words"}]) == named.predict([{"text_a": "words"}])
-
-
-def test_a_blank_record_is_an_error_for_itself_over_http(classify: Predictor) -> None:
-    reply = TestClient(create_app(classify)).post("/predict", json={"records": [{"text_a": " "}, {"text_a": "fine"}]})
-    blank, fine = reply.json()["answers"]
-    assert blank.pop("error").startswith("text_a is blank") and blank == {"id": None, "line": 1} and "label" in fine
 
 
 def test_probabilities_are_of_all_labels(classify: Predictor) -> None:

@@ -12,17 +12,16 @@ from model_utils.errors import DataError
 from src.data.batches import Loading
 from src.data.tfrecords import _checksum, check_tfrecord
 from tests.helpers.batches import assert_same_batches
-from tests.helpers.small_text import make_records, train_model, write_text
+from tests.helpers.small_text import make_records, write_text
 from tests.helpers.tfrecord_files import crc32c, masked, tf_example, write_tfrecord
 
 
 @pytest.fixture(scope="module")
-def pretraining_folder(tmp_path_factory) -> Path:
+def pretraining_folder(tmp_path_factory, text_and_model) -> Path:
     folder = tmp_path_factory.mktemp("pretraining")
     text = write_text(folder, topics=20)
-    model = train_model(folder, write_text(tmp_path_factory.mktemp("text")))
     settings = {"max_seq_length": 64, "max_predictions_per_seq": 10, "dupe_factor": 1}
-    return make_records(folder / "data" / "pre.mindrecord", text, model, **settings).parent
+    return make_records(folder / "data" / "pre.mindrecord", text, text_and_model[1], **settings).parent
 
 
 def assert_pretraining_batch(batch, size: int, length: int, predictions: int, vocab_size: int) -> None:

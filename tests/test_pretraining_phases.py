@@ -1,6 +1,5 @@
 """Pre-training in phases end to end: other lengths, batches, masks and weights in one run, killed in each phase."""
 
-import json
 import re
 import signal
 from pathlib import Path
@@ -87,12 +86,6 @@ def test_a_run_that_is_killed_in_earnest_ends_with_the_same_weights(data: Path, 
     assert log(tmp_path) == log(finished)
     ours, theirs = find_checkpoint(tmp_path).values, find_checkpoint(finished).values
     assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
-
-
-def test_a_run_without_phases_says_nothing_of_them(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    run_pretrain.main(config_of(data, tmp_path, **SHORT | {"train_steps": 2}, **WARM_UP | {next(iter(WARM_UP)): 0}))
-    assert "phase" not in capsys.readouterr().out
-    assert not any("phase" in json.loads(line) for line in (tmp_path / "train_log.jsonl").read_text().splitlines())
 
 
 def test_masks_that_are_written_are_no_phases_to_draw(data: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from model_utils.errors import DataError, UserError
 from src.text.corpus import read_documents
 from src.text.corpus_files import expand_glob
 from src.utils import estimate_text_bytes
-from tests.helpers.small_text import make_records, train_model, write_text
+from tests.helpers.small_text import make_records, write_text
 
 fsspec = pytest.importorskip("fsspec", reason="needs fsspec (requirements-scale.txt)")
 NAMES = ("b/two.txt", "b-c.txt", "b/one.txt", "a.txt", ".hidden/x.txt", "b/.hidden.txt")
@@ -56,9 +56,11 @@ def test_urls_and_paths_may_stand_in_one_list(memory: Any, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, zstandard.compress])
-def test_examples_and_manifest_are_those_of_a_folder(memory: Any, tmp_path: Path, pack: Any) -> None:
+def test_examples_and_manifest_are_those_of_a_folder(
+    memory: Any, tmp_path: Path, text_and_model: tuple[Path, Path], pack: Any
+) -> None:
     text = write_text(tmp_path, topics=40)
-    model = train_model(tmp_path, write_text(tmp_path))
+    model = text_and_model[1]
     content = pack(text.read_bytes())
     (tmp_path / "source").mkdir()
     for name in ("one", "two"):
@@ -74,9 +76,11 @@ def test_examples_and_manifest_are_those_of_a_folder(memory: Any, tmp_path: Path
     )
 
 
-def test_remote_text_that_changed_is_other_text(memory: Any, tmp_path: Path, capsys: Any) -> None:
-    text = write_text(tmp_path)
-    model = train_model(tmp_path, text)
+def test_remote_text_that_changed_is_other_text(
+    memory: Any, tmp_path: Path, text_and_model: tuple[Path, Path], capsys: Any
+) -> None:
+    text = write_text(tmp_path, topics=40)
+    model = text_and_model[1]
     memory.pipe("/text/a.txt", text.read_bytes())
     arguments = (tmp_path / "pre.mindrecord", "memory://text/a.txt", model)
     make_records(*arguments, dupe_factor=1)

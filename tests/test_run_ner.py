@@ -20,10 +20,10 @@ from src.tasks.sentences import NerSplit
 from src.tasks.spec import EvaluationResult, PreparedSplit
 from src.tasks.task_info import TaskInfo
 from src.tasks.token_classification import EntityProcessor, NerConfig, NerTask
-from src.text.text_tables import read_table
-from src.training.trainer import Trainer
+from tests.helpers.classifier_run import read_rows
 from tests.helpers.finetune_arguments import LEARNER, arguments
 from tests.helpers.folder_state import folder_state
+from tests.helpers.kills import kill_at
 
 SENTENCES = 32
 
@@ -84,8 +84,7 @@ def test_the_prediction_files_give_the_scores(run: Path) -> None:
 
 
 def test_every_word_has_its_place_and_how_sure_its_tag_is(run: Path) -> None:
-    table = read_table(run / "predictions_dev.tsv")
-    rows = [dict(zip(table.names, row, strict=True)) for _, row in table.rows]
+    rows = read_rows(run / "predictions_dev.tsv")
     columns = [[row[name] for name in ("word", "label", "prediction")] for row in rows]
     assert columns == [row for sentence in read_predictions(run / "predictions_dev.txt") for row in sentence]
     lines = (run.parent / "data/dev.txt").read_text().splitlines()
@@ -116,17 +115,9 @@ def test_a_crf_resumes_after_a_kill_and_is_evaluated_or_refused(
     where = [tmp_path / "run", tmp_path / "killed"]
     whole, killed = (config_of(shared, tmp_path, crf=True, save_finetune_checkpoint_path=p, **data) for p in where)
     run_ner.main(whole)
-    start = Trainer.start
-
-    def start_or_die(trainer: Trainer, micro_batches: list) -> None:
-        if trainer.state.step == 2:
-            raise KeyboardInterrupt
-        start(trainer, micro_batches)
-
-    monkeypatch.setattr(Trainer, "start", start_or_die)
+    kill_at(monkeypatch, 2)
     with pytest.raises(KeyboardInterrupt):
         run_ner.main(killed)
-    monkeypatch.undo()
     run_ner.main(killed)
     expected, again = (find_checkpoint(path / "albert-8.ckpt").values for path in where)
     assert expected["crf.transitions.bias"].any()

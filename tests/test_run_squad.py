@@ -16,7 +16,7 @@ from src.create_squad_data import SquadAnswer, SquadQuestion, SquadSplit, read_s
 from src.tasks.question_answering import SQUAD_V2, SquadConfig, SquadTask, SquadV2Config, SquadV2Task, label_warnings
 from src.tasks.spec import EvaluationResult, PreparedSplit
 from src.tasks.squad_metrics import score_answers, score_answers_v2
-from src.text.text_tables import read_table
+from tests.helpers.classifier_run import read, read_rows
 from tests.helpers.finetune_arguments import LEARNER, arguments
 from tests.helpers.folder_state import folder_state
 from tests.helpers.squad_files import short_questions
@@ -50,10 +50,6 @@ def run(request: pytest.FixtureRequest, shared: Path, tmp_path_factory: pytest.T
     script: ModuleType = TASKS[request.param][0]
     script.main(config_of(request.param, shared, data, save_finetune_checkpoint_path=folder / "run"))
     return request.param, folder / "run"
-
-
-def read(path: Path) -> Any:
-    return json.loads(path.read_text())
 
 
 def test_the_training_questions_are_learnt(run: tuple[str, Path]) -> None:
@@ -95,8 +91,7 @@ def test_figures_are_those_of_the_files_that_are_written(run: tuple[str, Path]) 
 
 def test_predictions_say_what_is_right_and_how_sure_they_are(run: tuple[str, Path]) -> None:
     task, folder = run
-    table = read_table(folder / "predictions_dev.tsv")
-    rows = [dict(zip(table.names, row, strict=True)) for _, row in table.rows]
+    rows = read_rows(folder / "predictions_dev.tsv")
     assert {row["id"]: row["prediction"] for row in rows} == read(folder / "predictions.json")
     right = {
         each.id: each.answers[0].text if each.answers else ""
@@ -107,8 +102,8 @@ def test_predictions_say_what_is_right_and_how_sure_they_are(run: tuple[str, Pat
     for row in rows:
         sure = n_best[row["id"]][0]["probability"] if row["prediction"] else float(row["no_answer_probability"])
         assert float(row["probability"]) == sure
-    assert ("no_answer_probability" in table.names) == (task == "squad_v2")
-    errors = {row[0] for _, row in read_table(folder / "errors_dev.tsv").rows}
+    assert ("no_answer_probability" in rows[0]) == (task == "squad_v2")
+    errors = {row["id"] for row in read_rows(folder / "errors_dev.tsv")}
     assert errors <= {row["id"] for row in rows if row["label"] != row["prediction"]}
     assert f"eval_json_path: {folder.parent / 'questions.json'}\n" in (folder / "report_dev.html").read_text()
 

@@ -13,7 +13,7 @@ from src.data.feature_files import open_records
 from src.pretraining_data.instances import join_documents
 from src.pretraining_data.sentence_packing import pack_sentences
 from tests.helpers.pretraining_rows import SETTINGS, assert_fits, with_settings
-from tests.helpers.small_text import make_records, train_model, write_text
+from tests.helpers.small_text import make_records, write_text
 
 
 def documents_of(sizes: list[list[int]]):
@@ -110,9 +110,9 @@ def test_nsp_uses_the_sentences_that_a_random_segment_replaced():
 
 
 @pytest.mark.parametrize("masking", ["static", "dynamic"])
-def test_the_command_packs_sentences(tmp_path, masking):
+def test_the_command_packs_sentences(tmp_path, text_and_model, masking):
     text = write_text(tmp_path, topics=20)
-    model = train_model(tmp_path, write_text(tmp_path))
+    model = text_and_model[1]
     made = {}
     for packing in ("cut", "google"):
         path = make_records(tmp_path / packing / "x.mindrecord", text, model, masking=masking, segment_packing=packing)

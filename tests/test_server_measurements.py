@@ -114,7 +114,7 @@ def test_the_model_is_named_with_its_hash(tmp_path: Path) -> None:
 def test_clients_cannot_add_time_series() -> None:
     api = client(ScriptedPredictor("fill_mask"))
     before = None
-    for number in range(200):
+    for number in range(20):
         api.get(f"/{number}")
         if number < 9:
             api.request(f"M{number}", f"/predict/{number}%0a{number}", headers={f"x-{number}": "x" * 5000})
@@ -124,7 +124,7 @@ def test_clients_cannot_add_time_series() -> None:
             before = set(metrics(api))
     found = metrics(api)
     assert set(found) == before
-    assert value(found, "albert_requests_total", path=OTHER, code="404") == 209
+    assert value(found, "albert_requests_total", path=OTHER, code="404") == 29
     assert value(found, "albert_requests_total", path=FILES_PATH, code="404") == 9
     assert {dict(labels).get("path") for _, labels in found} == {None, OTHER, FILES_PATH, "/predict", "/metrics"}
 

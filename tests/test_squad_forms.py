@@ -126,7 +126,7 @@ def test_questions_to_predict_need_no_answers(tmp_path: Path) -> None:
         questions = read_squad(path, version_2, labelled=False)
         assert [len(question.answers) for question in questions] == [0, 0, 0, 1, 1]
         assert not any(question.is_impossible for question in questions)
-    with pytest.raises(DataError, match="line 1: answers is missing"):
+    with pytest.raises(DataError, match="line 1: answers is missing in question 'a'"):
         read_squad(path, version_2=True)
 
 
@@ -135,7 +135,7 @@ def test_empty_lists_are_a_question_without_an_answer_of_version_2_alone(tmp_pat
     path.write_text(json_lines(list(map(flat, QUESTIONS))))
     impossible = [question.id for question in read_squad(path, version_2=True) if question.is_impossible]
     assert impossible == ["c"]
-    with pytest.raises(DataError, match=r"line 3: answers .*run_squad_v2\.py"):
+    with pytest.raises(DataError, match=r"line 3: answers is empty in question 'c'; .*run_squad_v2\.py"):
         read_squad(path, version_2=False)
 
 

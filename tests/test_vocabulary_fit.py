@@ -12,17 +12,10 @@ from src.pretraining_data.diagnostics import VocabularyFit
 from src.tasks.race_data import RaceQuestion, RaceSplit
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
-from tests.helpers.small_text import make_records, train_model, write_text
+from tests.helpers.small_text import make_records
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 RUSSIAN = "Все счастливые семьи похожи друг на друга, каждая несчастливая семья несчастлива по-своему. "
-
-
-@pytest.fixture(scope="module")
-def text_and_model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("text")
-    text = write_text(folder)
-    return text, train_model(folder, text)
 
 
 def wordpiece(folder, tokens) -> FullTokenizer:
