@@ -90,6 +90,10 @@ def test_version_2_has_questions_without_an_answer(tmp_path):
     assert question.is_impossible
     assert question.answers == ()
     assert not other.is_impossible
+    document = copy.deepcopy(SQUAD)
+    del first_question(document)["answers"]
+    with pytest.raises(DataError, match=r"data\.0: answers is missing in question '1'"):
+        read_squad(write(tmp_path, document), version_2=True)
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ NOT_IN_BERT = ("embedding_size", "num_hidden_groups", "inner_group_num")
 # The class of transformers for each task of a fine-tuned model; SQuAD v2's beam search has none.
 ARCHITECTURES = {name: head.hugging_face for name, head in HEADS.items() if head.hugging_face}
 HEAD_NAMES = dict.fromkeys(f"{HEADS[name].module}.{weight}" for name in ARCHITECTURES for weight in ("weight", "bias"))
-# problem_type of tasks that share their class with another, which TASK_OF gives
+# problem_type of tasks that share their class with another task, which is the one in TASK_OF
 PROBLEM_TYPES = {REGRESSION.name: "regression", MULTI_LABEL.name: "multi_label_classification"}
 TASK_OF = {architecture: task for task, architecture in ARCHITECTURES.items() if task not in PROBLEM_TYPES}
 TASK_OF |= {architecture.replace("Albert", "Bert"): task for architecture, task in TASK_OF.items()}

@@ -87,7 +87,7 @@ class Training(ABC):
     def finish(
         self, path: Path, output: Path, config: FinetuneConfig, results: Mapping[int, Any], splits: Sequence[str]
     ) -> dict[str, float]:
-        """Evaluate the trained run in `path`, store what this fits and its model card there, and return the metrics.
+        """Evaluate the trained run in `path`, store fitted settings and the model card there, and return the metrics.
 
         Args:
             results: Evaluation.kept.

@@ -20,7 +20,7 @@ DYNAMIC = "dynamic"
 FILES = ("serve", "")  # `needs` of options that do not apply to a server
 COMPUTE_TYPES = ("float32", "bfloat16")  # matrix products
 NULL_THRESHOLD = option(
-    None, "highest no_answer_probability with an answer; squad_v2 only; unset: task.json's", minimum=0, maximum=1
+    None, "highest no_answer_probability with an answer; squad_v2 only; unset: the model's", minimum=0, maximum=1
 )
 
 

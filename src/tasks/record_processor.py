@@ -117,7 +117,7 @@ class RecordProcessor(ABC):
         self._warned_of_ignored_text = False
 
     def text(self, record: Record, key: str, needed: bool = True) -> str:
-        """Return a text by its key, one of `text_keys`, whatever the record calls it; raise DataError as text_of."""
+        """Return the text of a key of `text_keys`, whatever a record calls it; raise DataError as text_of does."""
         if self._named_columns[key]:
             return text_of(record, self._named_columns[key])
         trained_columns = self.task_info.text_columns

@@ -46,7 +46,7 @@ class Head:
     """Fine-tuned weights of a task.
 
     Attributes:
-        module: checkpoint name of the output layer; with the number of outputs it limits the task in conversion.
+        module: checkpoint name of the output layer, which with the number of outputs tells the possible tasks.
         outputs: size of that layer; 0: as many as labels, which conversion of weights relies on.
         parts: groups of weight name prefixes; the weights of a group are either all present or all absent.
         shapes: returns all shapes by name, given hidden size, outputs and width of the layer before the logits.
