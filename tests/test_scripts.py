@@ -540,7 +540,9 @@ def tested_project(ready_project: Path) -> Path:
         shutil.copy(ROOT / name, ready_project / name)
     (ready_project / "tests/heavy_files.txt").touch()
     settings, _, _ = (ROOT / "pyproject.toml").read_text().partition("[tool.importlinter]")
-    settings = settings[settings.index("[tool.ruff]") :].replace('"src", "model_utils", "*.py"', '"model_utils"')
+    settings = settings[settings.index("[tool.ruff]") :].replace(
+        '"src", "model_utils", "benchmarks", "*.py"', '"model_utils"'
+    )
     with (ready_project / "pyproject.toml").open("a") as file:
         file.write(settings + IMPORT_CONTRACT)
     write_tests(ready_project, "one", "def test_a():\n    pass\n\n\ndef test_b():\n    pass\n")
