@@ -42,7 +42,8 @@ def rounded(x: np.ndarray) -> np.ndarray:
 @on_cpus_that_have_it
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize(
-    ("rows", "size", "widths"), [(170, 33, (1301,)), (999, 64, (96,)), (1, 64, (2,)), (999, 48, (48, 96, 7))]
+    ("rows", "size", "widths"),
+    [(170, 33, (1301,)), (999, 64, (96,)), (1, 64, (2,)), (999, 48, (48, 96, 7)), (1050, 16, (5001,))],
 )
 def test_operands_are_rounded_and_sums_are_not(shared: bool, rows: int, size: int, widths: tuple[int, ...]) -> None:
     x, dy = normal(rows, size), normal(rows, sum(widths))

@@ -143,8 +143,34 @@ class Projections {
       c += begin;
       n = size;
     }
-    if (size) status_ |= gemm<Number>()(op_a, op_b, m, n, k, 1.0f, a, lda, b, ldb, beta, c, ldc);
+    if (!size) return;
+    if (std::is_same_v<Number, bfloat16> && ldc >= kWide && op_a == 'N' && op_b == 'T') {
+      multiply_wide(m, n, k, a, lda, b, ldb, c, ldc);
+    } else {
+      status_ |= gemm<Number>()(op_a, op_b, m, n, k, 1.0f, a, lda, b, ldb, beta, c, ldc);
+    }
   }
+
+  // c (m, n) = a b^T where c has long rows, such as the scores of a vocabulary. oneDNN takes four times as long to write
+  // them as it takes for blocks that fit into a cache, with which c is filled here.
+  void multiply_wide(int64_t m, int64_t n, int64_t k, const Number *a, int64_t lda, const Number *b, int64_t ldb,
+                     float *c, int64_t ldc) {
+    constexpr int64_t kRows = 512, kColumns = 256;
+    std::vector<float> block(std::min(m, kRows) * kColumns);
+    for (int64_t column = 0; column < n; column += kColumns) {
+      const int64_t columns = std::min(kColumns, n - column);
+      for (int64_t row = 0; row < m; row += kRows) {
+        const int64_t rows = std::min(kRows, m - row);
+        status_ |= gemm<Number>()('N', 'T', rows, columns, k, 1.0f, a + row * lda, lda, b + column * ldb, ldb, 0.0f,
+                                  block.data(), columns);
+        for (int64_t i = 0; i < rows; ++i) {
+          std::copy_n(block.data() + i * columns, columns, c + (row + i) * ldc + column);
+        }
+      }
+    }
+  }
+
+  static constexpr int64_t kWide = 4096;  // columns of c from which on blocks are faster
 
   const Operands &o_;
   const int first_, number_;
