@@ -144,15 +144,15 @@ class Projections {
       n = size;
     }
     if (!size) return;
-    if (std::is_same_v<Number, bfloat16> && ldc >= kWide && op_a == 'N' && op_b == 'T') {
+    if (std::is_same_v<Number, bfloat16> && ldc >= kWide && op_a == 'N' && op_b == 'T' && beta == 0.0f) {
       multiply_wide(m, n, k, a, lda, b, ldb, c, ldc);
     } else {
       status_ |= gemm<Number>()(op_a, op_b, m, n, k, 1.0f, a, lda, b, ldb, beta, c, ldc);
     }
   }
 
-  // c (m, n) = a b^T where c has long rows, such as the scores of a vocabulary. oneDNN takes four times as long to write
-  // them as it takes for blocks that fit into a cache, with which c is filled here.
+  // c (m, n) = a b^T where c has long rows, such as the scores of a vocabulary. oneDNN takes two to four times as long to
+  // write them as it takes for blocks that fit into a cache, with which c is filled here.
   void multiply_wide(int64_t m, int64_t n, int64_t k, const Number *a, int64_t lda, const Number *b, int64_t ldb,
                      float *c, int64_t ldc) {
     constexpr int64_t kRows = 512, kColumns = 256;
