@@ -12,8 +12,8 @@ from mindspore import Parameter, Tensor, nn, ops
 from src.albert_config import AlbertConfig
 from src.albert_networks import ScoresNetwork, TrainingNetwork
 from src.data.packing import TEXT_COLUMNS
-from src.nn.layers import AddBias, Dense, LayerNorm, bias_activation, compute_dtype, dense_product, operand_dtype
-from src.nn.losses import cross_entropy
+from src.nn.layers import Dense, LayerNorm, Logits, bias_activation, compute_dtype
+from src.nn.losses import cross_entropy, linear_cross_entropy
 
 
 class MaskedTokenHead(nn.Cell):
@@ -22,19 +22,24 @@ class MaskedTokenHead(nn.Cell):
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()
         compute_type = compute_dtype(config)
-        self.operand_type = operand_dtype(compute_type)
         self.dense = Dense(config.hidden_size, config.embedding_size, compute_type, backend=config.backend)
         self.activation = bias_activation(config.hidden_act, config.backend)
         self.layer_norm = LayerNorm(config.embedding_size, config.layer_norm_eps, backend=config.backend)
         self.bias = Parameter(Tensor(np.zeros(config.vocab_size, np.float32)), name="bias")
-        self.product = dense_product(compute_type, backend=config.backend)
-        self.add_bias = AddBias()
+        self.logits = Logits(compute_type, config.backend)
+        self.linear_cross_entropy = linear_cross_entropy(compute_type, config.backend)
+
+    def transform(self, rows: Tensor) -> Tensor:
+        """Return what is multiplied by the embeddings, (M, E) float32."""
+        rows = self.activation(self.dense.product(rows, self.dense.weight), self.dense.bias)
+        return self.layer_norm(ops.cast(rows, ms.float32))
 
     def construct(self, rows: Tensor, word_embeddings: Tensor) -> Tensor:
-        rows = self.activation(self.dense.product(rows, self.dense.weight), self.dense.bias)
-        rows = self.layer_norm(ops.cast(rows, ms.float32))
-        logits = self.product(ops.cast(rows, self.operand_type), ops.cast(word_embeddings, self.operand_type))
-        return self.add_bias(ops.cast(logits, ms.float32), self.bias)
+        return self.logits(self.transform(rows), word_embeddings, self.bias)
+
+    def losses_and_hits(self, rows: Tensor, word_embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return cross-entropy in nats and correctness, 1.0 or 0.0, (M,) float32 each, for labels (M,) int32."""
+        return self.linear_cross_entropy(self.transform(rows), word_embeddings, self.bias, labels)
 
 
 class PreTrainingScores(ScoresNetwork):
@@ -60,9 +65,18 @@ class PreTrainingScores(ScoresNetwork):
         Args:
             sequence: (B, 1 + P, H), the first token and those at the positions.
         """
-        states = sequence[:, 1:].reshape((-1, sequence.shape[-1]))
-        mlm_logits = self.mlm(states, self.albert.embeddings.word_embeddings)
+        mlm_logits = self.mlm(self.masked_states(sequence), self.albert.embeddings.word_embeddings)
         return mlm_logits.reshape((*positions.shape, -1)), self.sop(pooled)
+
+    def masked_states(self, sequence: Tensor) -> Tensor:
+        """Return the states at the positions, (B * P, H)."""
+        return sequence[:, 1:].reshape((-1, sequence.shape[-1]))
+
+    def masked_losses_and_hits(self, sequence: Tensor, masked_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return cross-entropy in nats and correctness, 1.0 or 0.0, of masked_ids (B, P): (B, P) float32 each."""
+        states, labels = self.masked_states(sequence), masked_ids.reshape((-1,))
+        losses, hits = self.mlm.losses_and_hits(states, self.albert.embeddings.word_embeddings, labels)
+        return losses.reshape(masked_ids.shape), hits.reshape(masked_ids.shape)
 
 
 class AlbertForPreTraining(TrainingNetwork):
@@ -97,12 +111,9 @@ class AlbertForPreTraining(TrainingNetwork):
         sop_loss_weights: Tensor,
         dropout_key: Tensor,
     ) -> tuple[Tensor, ...]:
-        mlm_logits, sop_logits = self.scores.head(sequence, pooled, positions, dropout_key)
-        mlm_logits = mlm_logits.reshape((-1, mlm_logits.shape[-1]))
-        masked_ids, masked_weights = masked_ids.reshape((-1,)), masked_weights.reshape((-1,))
-        mlm_losses, mlm_hits = self.cross_entropy(mlm_logits, masked_ids)
+        mlm_losses, mlm_hits = self.scores.masked_losses_and_hits(sequence, masked_ids)
         mlm_loss = ops.reduce_sum(masked_weights * mlm_losses)
-        order_losses, order_hits = self.cross_entropy(sop_logits, order_labels)
+        order_losses, order_hits = self.cross_entropy(self.scores.sop(pooled), order_labels)
         order_losses = sequence_weights * order_losses
         sop_loss = ops.reduce_sum(order_losses)
         loss = mlm_loss + ops.reduce_sum(sop_loss_weights * order_losses)
@@ -135,11 +146,10 @@ class PreTrainingEvaluation(nn.Cell):
         order_labels: Tensor,
         dropout_key: Tensor,
     ) -> tuple[Tensor, ...]:
-        mlm_logits, sop_logits = self.scores(input_ids, input_mask, segment_ids, positions, dropout_key)
-        shape = masked_ids.shape
-        mlm_logits, masked_ids = mlm_logits.reshape((-1, mlm_logits.shape[-1])), masked_ids.reshape((-1,))
-        losses, hits = self.cross_entropy(mlm_logits, masked_ids)
-        return losses.reshape(shape), hits.reshape(shape), *self.cross_entropy(sop_logits, order_labels)
+        texts = input_ids, input_mask, segment_ids
+        sequence, pooled = self.scores.encode(texts, (positions, dropout_key))
+        masked = self.scores.masked_losses_and_hits(sequence, masked_ids)
+        return *masked, *self.cross_entropy(self.scores.sop(pooled), order_labels)
 
 
 def initialise_output_bias(network: nn.Cell, counts: np.ndarray) -> None:

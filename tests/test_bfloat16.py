@@ -8,7 +8,7 @@ from pathlib import Path
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, ops
+from mindspore import Tensor, nn, ops
 
 from model_utils import device, native_code
 from model_utils.backend import Backend
@@ -19,11 +19,12 @@ from src.albert_for_pre_training import AlbertForPreTraining
 from src.checkpoints.checkpoint_files import find_checkpoint
 from src.nn import layers
 from src.nn.dropout import Dropout
+from src.nn.losses import linear_cross_entropy
 from src.training.pretrain_config import PretrainConfig
 from src.training.run_plan import LossScale, Precision, plan_precision
 from tests.conftest import ROOT
 from tests.helpers.gradients import Gradients
-from tests.helpers.layer_inputs import normal
+from tests.helpers.layer_inputs import RANDOM, normal
 from tests.helpers.pretraining_run import flags_of, log, write_pretraining_data
 from tests.helpers.products import Multiply
 from tests.helpers.tiny_model import KEY, TINY, batch, outputs_and_gradients
@@ -43,7 +44,7 @@ def rounded(x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize(
     ("rows", "size", "widths"),
-    [(170, 33, (1301,)), (999, 64, (96,)), (1, 64, (2,)), (999, 48, (48, 96, 7)), (1050, 16, (5001,))],
+    [(170, 33, (1301,)), (999, 64, (96,)), (1, 64, (2,)), (999, 48, (48, 96, 7))],
 )
 def test_operands_are_rounded_and_sums_are_not(shared: bool, rows: int, size: int, widths: tuple[int, ...]) -> None:
     x, dy = normal(rows, size), normal(rows, sum(widths))
@@ -56,6 +57,40 @@ def test_operands_are_rounded_and_sums_are_not(shared: bool, rows: int, size: in
     expected = [rounded(x) @ joined.T, of_value @ joined, *by_weights]
     for found, exact in zip((value, *gradients), expected, strict=True):
         np.testing.assert_allclose(found.asnumpy(), exact, rtol=1e-5, atol=1e-6 * np.abs(exact).max())
+
+
+class Losses(nn.Cell):
+    """Losses of rows whose logits are products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear_cross_entropy = linear_cross_entropy(ms.bfloat16)
+
+    def construct(self, x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
+        return self.linear_cross_entropy(x, weight, bias, labels)[0]
+
+
+@on_cpus_that_have_it
+def test_losses_of_products_and_their_gradients() -> None:
+    """Losses are exact for the rounded operands; gradients are as fine, near certainty as well."""
+    x, weight, dlosses = normal(1100, 48), normal(803, 48) / 4, normal(1100)
+    bias = np.repeat([0, 38, 42, 42], 201)[:803].astype(np.float32)  # more than exponentials can grow by
+    logits = rounded(x) @ rounded(weight).T + bias
+    labels = np.where(np.arange(1100) % 2, logits.argmax(1), RANDOM.integers(0, 803, 1100))
+    logarithms = np.log(np.exp(logits).sum(1))
+    by_logits = np.exp(logits - logarithms[:, None])
+    likely = by_logits[range(1100), labels]
+    by_logits[range(1100), labels] -= 1
+    by_logits *= dlosses[:, None]
+    inputs = map(Tensor, (x, weight, bias, labels.astype(np.int32)))
+    value, ((by_x, by_weight, by_bias, _), _) = Gradients(Losses())(Tensor(dlosses), *inputs)
+    np.testing.assert_allclose(value.asnumpy(), logarithms - logits[range(1100), labels], rtol=1e-5, atol=1e-5)
+    exact = by_logits @ rounded(weight)
+    errors = np.linalg.norm(by_x.asnumpy() - exact, axis=1) / np.linalg.norm(exact, axis=1)
+    measured = likely < 0.9999  # above it float32's own rounding shows
+    assert likely[measured].max() > 0.999 and errors[measured].max() < 0.01
+    for found, exact in ((by_weight, by_logits.T @ x), (by_bias, by_logits.sum(0))):
+        assert np.abs(found.asnumpy() - exact).max() < 2**-7 * np.abs(exact).max()
 
 
 @on_cpus_that_have_it

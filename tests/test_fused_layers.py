@@ -27,7 +27,7 @@ from model_utils.native_code import build_library, find_compiler, library_for
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.nn import fused_layers, fused_products, layers, native_operations
 from src.nn.dropout import Dropout, random_features
-from src.nn.losses import cross_entropy
+from src.nn.losses import cross_entropy, linear_cross_entropy
 from tests.conftest import ROOT
 from tests.helpers.gradients import Gradients
 from tests.helpers.layer_inputs import RANDOM, Attend, attention_inputs, normal
@@ -73,6 +73,23 @@ class Losses(nn.Cell):
 
     def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
         return self.cross_entropy(logits, labels)[0]
+
+
+class LinearLosses(nn.Cell):
+    """Losses of rows whose logits are products."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__()
+        self.linear_cross_entropy = linear_cross_entropy(ms.float32, backend)
+
+    def construct(self, x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
+        return self.linear_cross_entropy(x, weight, bias, labels)[0]
+
+
+def linear_losses(rows: int, *biases: float) -> tuple[np.ndarray, ...]:
+    """x (rows, 24), weight (V, 24), bias (V,) with each value for 251 columns, and labels (rows,)."""
+    bias = np.repeat(biases, 251).astype(np.float32)
+    return normal(rows, 24), normal(len(bias), 24) / 16, bias, RANDOM.integers(0, len(bias), rows).astype(np.int32)
 
 
 # What makes the cell, its inputs; several sizes, so that rows are dealt out to the threads or not.
@@ -128,7 +145,10 @@ CASES: dict[str, tuple[Callable[..., nn.Cell], tuple[np.ndarray, ...]]] = {
         attention_inputs(2, 150, 48),
     ),
     "dropout": (Drop, (normal(999, 77),)),
-    "cross_entropy": (lambda backend: Losses(backend=backend), (10 * normal(170, 300), LABELS)),
+    "cross_entropy": (Losses, (10 * normal(170, 300), LABELS)),
+    "cross_entropy, linear": (LinearLosses, linear_losses(1300, 0.0, 1.0)),
+    "cross_entropy, linear, growing": (LinearLosses, linear_losses(70, 0.0, 37.0, 41.0, 42.0)),
+    "cross_entropy, linear, far apart": (LinearLosses, linear_losses(70, -300.0, 300.0, -300.0)),
 }
 
 # The mask, and the keys' bias, which is the same for all keys of a query: its gradient is rounding errors.
@@ -139,7 +159,7 @@ def output_shape(name: str, x: np.ndarray, *others: np.ndarray) -> tuple[int, ..
     """Return the shape of a case's result without compiling it."""
     if "product" in name or "prepacked" in name:
         return len(x), sum(map(len, others))
-    return x.shape[:1] if name == "cross_entropy" else x.shape
+    return x.shape[:1] if name.startswith("cross_entropy") else x.shape
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -217,8 +237,11 @@ def test_a_hit_is_the_first_of_the_largest() -> None:
     logits = np.array([[1, 3, 3, 2], [1, 3, 3, 2], [0, -1, -2, 5], [7, 7, 7, 7]], np.float32)
     for backend in (Backend.COMPOSED, Backend.FUSED):
         cell = cross_entropy(backend)
-        hits = cell(Tensor(logits), Tensor([1, 2, 3, 0], ms.int32))[1].asnumpy()
-        np.testing.assert_array_equal(hits, [1, 0, 1, 1])
+        labels = Tensor([1, 2, 3, 0], ms.int32)
+        np.testing.assert_array_equal(cell(Tensor(logits), labels)[1].asnumpy(), [1, 0, 1, 1])
+        operands = np.eye(4, dtype=np.float32), np.ascontiguousarray(logits.T), np.zeros(4, np.float32)
+        hits = linear_cross_entropy(ms.float32, backend)(*map(Tensor, operands), labels)[1]
+        np.testing.assert_array_equal(hits.asnumpy(), [1, 0, 1, 1])
 
 
 def test_not_a_number_and_infinity_are_passed_on() -> None:
@@ -230,6 +253,10 @@ def test_not_a_number_and_infinity_are_passed_on() -> None:
             assert not np.isfinite(layers.bias_activation(name)(Tensor(x), Tensor(normal(8))).asnumpy()[2, 3])
         assert not np.isfinite(layers.LayerNorm(8)(Tensor(x)).asnumpy()[2]).any()
         assert not np.isfinite(cross_entropy()(Tensor(x), Tensor(LABELS[:4] % 8))[0].asnumpy()[2])
+        rows, *others = linear_losses(4, 0.0)
+        rows[2, 3] = bad
+        losses = linear_cross_entropy(ms.float32)(*map(Tensor, (rows, *others)))[0].asnumpy()
+        np.testing.assert_array_equal(np.isfinite(losses), [True, True, False, True])
         inputs = [Tensor(each) for each in attention_inputs(1, 4, 48)]
         query = normal(4, 48)
         query[2, 3] = bad
@@ -291,6 +318,10 @@ def test_what_does_not_fit_is_refused() -> None:
     logits, weight = Tensor(normal(4, 5)), Tensor(normal(6, 4))
     with refused("cross_entropy"):
         cross_entropy()(logits, Tensor([0, 1, 5, 2], ms.int32))[0].asnumpy()
+    for width, label in ((5, 6), (4, 0)):  # of six columns; x has five
+        operands = normal(4, 5), normal(6, width), normal(6), np.full(4, label, np.int32)
+        with refused("linear_cross_entropy_float32"):
+            linear_cross_entropy(ms.float32)(*map(Tensor, operands))[0].asnumpy()
     with refused("project_float32"):
         layers.dense_product(ms.float32)(logits, weight).asnumpy()
     with refused("project_prepacked_float32"):

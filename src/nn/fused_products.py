@@ -1,7 +1,7 @@
-"""Matrix products of dense layers for CPUs, by operations in C++ (src/nn/native/projections.h), and their gradients.
+"""Matrix products for CPUs by operations in C++ (projections.h, linear_cross_entropy.h), and their gradients.
 
 Operands and results are float32, of shapes that are known when compiled.
-Shape letters: N rows, K columns of x, M columns of a product.
+Shape letters: N rows, K columns of x, M columns of a product, V vocabulary.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import mindspore as ms
-from mindspore import Parameter, ParameterTuple, Tensor, nn
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from model_utils.errors import DeviceError
 from src.nn.native_operations import library_function, operation
@@ -38,6 +38,22 @@ def _prepacks(number_type: str) -> bool:
     return possible
 
 
+def _number_type(compute_type: ms.dtype) -> str:
+    """Return the last part of the names of operations: float32, or bfloat16, which operands are rounded to.
+
+    Raises:
+        DeviceError: the type is bfloat16, but oneDNN would emulate it.
+    """
+    if compute_type != ms.bfloat16:
+        return "float32"
+    if not library_function("multiplies_bfloat16")():
+        raise DeviceError(
+            "compute_type is bfloat16, which oneDNN does not multiply here: the CPU cannot, or ONEDNN_MAX_CPU_ISA "
+            "in the environment keeps it from that; allowed is float32"
+        )
+    return "bfloat16"
+
+
 class _Products(nn.Cell):
     """Operations of products x W^T, of one W or several.
 
@@ -45,19 +61,11 @@ class _Products(nn.Cell):
         compute_type: float32, or bfloat16, which operands are rounded to; sums and results are float32.
         shared: several products in a graph have this weight, which is prepacked once for all of them.
         count: of weights.
-
-    Raises:
-        DeviceError: the type is bfloat16, but oneDNN would emulate it.
     """
 
     def __init__(self, compute_type: ms.dtype, shared: bool, count: int) -> None:
         super().__init__()
-        number_type = "bfloat16" if compute_type == ms.bfloat16 else "float32"
-        if number_type == "bfloat16" and not library_function("multiplies_bfloat16")():
-            raise DeviceError(
-                "compute_type is bfloat16, which oneDNN does not multiply here: the CPU cannot, or ONEDNN_MAX_CPU_ISA "
-                "in the environment keeps it from that; allowed is float32"
-            )
+        number_type = _number_type(compute_type)
 
         def shapes(x: Sequence[int], *weights: Sequence[int]) -> Any:
             products = tuple([x[0], weight[0]] for weight in weights[:count])
@@ -121,3 +129,52 @@ class ThreeProducts(_Products):
         dout: tuple[Tensor, Tensor, Tensor],
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return self.gradient(*dout, x, first, second, third)
+
+
+class LinearCrossEntropy(nn.Cell):
+    """Cross-entropy of x W^T + bias in nats, and hits: (N, K), (V, K), (V,), (N,) int32 -> (N,) float32 each.
+
+    Exponentials are stored in the compute type, instead of logits and their gradient in float32.
+    """
+
+    def __init__(self, compute_type: ms.dtype) -> None:
+        super().__init__()
+        self.all = _LinearCrossEntropy(_number_type(compute_type))
+
+    def construct(self, x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        losses, hits, _, _ = self.all(x, weight, bias, labels)
+        return losses, hits
+
+
+class _LinearCrossEntropy(nn.Cell):
+    """LinearCrossEntropy beside what its gradient takes: sums (N,) and exponentials (N, *)."""
+
+    def __init__(self, number_type: str) -> None:
+        super().__init__()
+        numbers = 1 if number_type == "float32" else 2  # in a float
+
+        def shapes(x: Sequence[int], weight: Sequence[int], *_: Sequence[int]) -> Any:
+            return ([x[0]],) * 3 + ([x[0], -(-weight[0] // numbers)],)
+
+        self.value = operation(f"linear_cross_entropy_{number_type}", shapes, 4)
+        self.gradient = operation(
+            f"linear_cross_entropy_gradient_{number_type}",
+            lambda *shapes: (shapes[1], shapes[2], shapes[2][:1]),
+            outputs=3,
+        )
+
+    def construct(
+        self, x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.value(x, weight, bias, labels)
+
+    def bprop(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        labels: Tensor,
+        out: tuple[Tensor, ...],
+        dout: tuple[Tensor, ...],
+    ) -> tuple[Tensor, ...]:
+        return *self.gradient(dout[0], x, weight, out[2], out[3]), ops.zeros_like(labels)

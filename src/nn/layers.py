@@ -374,6 +374,20 @@ def dense_product(
     return ops.MatMul(transpose_b=True)
 
 
+class Logits(nn.Cell):
+    """x W^T + bias with a weight that belongs to another layer: (N, K), (M, K), (M,) -> (N, M) float32."""
+
+    def __init__(self, compute_type: ms.dtype, backend: Backend = Backend.AUTO) -> None:
+        super().__init__()
+        self.operand_type = operand_dtype(compute_type)
+        self.product = dense_product(compute_type, backend=backend)
+        self.add_bias = AddBias()
+
+    def construct(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        product = self.product(ops.cast(x, self.operand_type), ops.cast(weight, self.operand_type))
+        return self.add_bias(ops.cast(product, ms.float32), bias)
+
+
 class DenseWeights(nn.Cell):
     """Weight (out_size, in_size), the fastest form on CPU, and bias (out_size) of a dense layer."""
 

@@ -4,8 +4,8 @@ import mindspore as ms
 from mindspore import Tensor, nn, ops
 
 from model_utils.backend import Backend
-from src.nn import fused_layers
-from src.nn.layers import Spread
+from src.nn import fused_layers, fused_products
+from src.nn.layers import Logits, Spread
 from src.nn.native_operations import is_fused
 
 
@@ -48,6 +48,18 @@ class _LossesAndHits(nn.Cell):
         return self.losses(logits, labels), ops.cast(hits, ms.float32)
 
 
+class _CrossEntropyOfProduct(nn.Cell):
+    """The cross-entropy of the logits x W^T + bias."""
+
+    def __init__(self, compute_type: ms.dtype, backend: Backend) -> None:
+        super().__init__()
+        self.logits = Logits(compute_type, backend)
+        self.cross_entropy = cross_entropy(backend)
+
+    def construct(self, x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return self.cross_entropy(self.logits(x, weight, bias), labels)
+
+
 def divergence(logits: Tensor, teacher_logits: Tensor, temperature: float) -> Tensor:
     """Return the distance of logits (*, C) from a teacher's, (*); TrainingNetwork.teacher_loss defines it."""
     if logits.shape[-1] == 1:
@@ -65,3 +77,19 @@ def cross_entropy(backend: Backend = Backend.AUTO) -> nn.Cell:
     A loss is -log softmax(logits)[label] in nats; a hit is 1.0 where the label has the largest logit, else 0.0.
     """
     return fused_layers.CrossEntropy() if is_fused(backend) else _LossesAndHits(backend)
+
+
+def linear_cross_entropy(compute_type: ms.dtype, backend: Backend = Backend.AUTO) -> nn.Cell:
+    """Return a cell from x (N, K), weight (V, K), bias (V,) and labels (N,) int32 to (N,) float32 losses and hits.
+
+    They are those of cross_entropy for the logits x W^T + bias, which the C++ layers make a block at a time.
+
+    Args:
+        compute_type: of the product x W^T.
+
+    Raises:
+        DeviceError: the type is bfloat16, but there are no layers in C++, or oneDNN does not multiply it here.
+    """
+    if compute_type != ms.float16 and is_fused(backend):
+        return fused_products.LinearCrossEntropy(compute_type)
+    return _CrossEntropyOfProduct(compute_type, backend)

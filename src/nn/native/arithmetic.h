@@ -22,6 +22,18 @@ inline void to_bfloat16(const float *x, int64_t size, bfloat16 *y) {
   for (int64_t j = 0; j < size; ++j) y[j] = to_bfloat16(x[j]);
 }
 
+inline float as_float(float x) { return x; }
+
+inline float as_float(bfloat16 x) {
+  const uint32_t bits = static_cast<uint32_t>(x) << 16;
+  float wide;
+  std::memcpy(&wide, &bits, sizeof wide);
+  return wide;
+}
+
+inline void round_to(float x, float &y) { y = x; }
+inline void round_to(float x, bfloat16 &y) { y = to_bfloat16(x); }
+
 // exp(x) to 2 units in the last place, 0 below -87; not a number stays that. The form is one that compilers vectorise:
 // x = n ln 2 + r, and exp(r) by Cephes' polynomial.
 inline float exponential(float x) {

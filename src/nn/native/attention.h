@@ -9,7 +9,7 @@
 
 #include "arithmetic.h"
 #include "dropout.h"
-#include "projections.h"
+#include "gemm.h"
 #include "team.h"
 
 namespace albert {

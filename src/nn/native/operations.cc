@@ -1,8 +1,8 @@
-// The operations of src/nn/fused_layers.py and src/nn/fused_products.py: each reads its operands once and writes its results
-// once.
+// The operations of src/nn/fused_layers.py, which read their operands once and write their results once, and of
+// src/nn/fused_products.py.
 //
 // MindSpore calls every function with the addresses and shapes of its inputs and, behind them, of its outputs. All are
-// float32 but labels, keys and rows where texts begin (int32). Rows are dealt out in as many equal parts as there are
+// float32 but labels, keys and rows where texts begin (int32), and exponentials, in whole floats. Rows are dealt out in as many equal parts as there are
 // threads; sums over rows add up what each part has summed, in their order, so that results depend on the number of
 // threads, and on nothing else.
 
@@ -18,15 +18,12 @@
 #include "arithmetic.h"
 #include "attention.h"
 #include "dropout.h"
+#include "gemm.h"
+#include "linear_cross_entropy.h"
 #include "projections.h"
 #include "team.h"
 
 using namespace albert;
-
-// Whether all labels are columns of rows of this size.
-static bool all_below(const int32_t *labels, int64_t rows, int64_t size) {
-  return std::all_of(labels, labels + rows, [size](int32_t label) { return label >= 0 && label < size; });
-}
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 #define OPERATION(name)                                                                                            \
@@ -362,11 +359,29 @@ static int64_t prepacked_size(int64_t m, int64_t k) {
   return prepacking ? prepacking->parts(m) * prepacking->part_size(m, k) : 0;
 }
 
+// x (N, K), W (V, K), bias (V), labels (N) int32 -> losses, hits, sums (N) and exponentials (N, floats of V numbers)
+template <typename Number>
+static int linear_cross_entropy(const Operands &o, int) {
+  LinearCrossEntropy<Number> losses(o, 0);
+  return losses.forward(o, 2, 3, o[4], o[5], o[6], reinterpret_cast<Number *>(o[7]));
+}
+
+// dlosses (N), x (N, K), W (V, K), sums (N), exponentials (N, floats of V numbers) -> dx (N, K), dW (V, K), dbias (V)
+template <typename Number>
+static int linear_cross_entropy_gradient(const Operands &o, int) {
+  LinearCrossEntropy<Number> losses(o, 1);
+  return losses.backward(o[0], o[3], reinterpret_cast<Number *>(o[4]), o[5], o[6], o[7]);
+}
+
 // The products by the type of what is multiplied.
 #define PRODUCTS(name, Number)                                                                                  \
   OPERATION(project_##name) { return project<Number>({data, ranks, shapes}, count); }                           \
   OPERATION(project_prepacked_##name) { return project_prepacked<Number>({data, ranks, shapes}, count); }       \
   OPERATION(project_gradient_##name) { return project_gradient<Number>({data, ranks, shapes}, count); }         \
+  OPERATION(linear_cross_entropy_##name) { return linear_cross_entropy<Number>({data, ranks, shapes}, count); } \
+  OPERATION(linear_cross_entropy_gradient_##name) {                                                             \
+    return linear_cross_entropy_gradient<Number>({data, ranks, shapes}, count);                                 \
+  }                                                                                                             \
   OPERATION(prepack_##name) { return prepack<Number>({data, ranks, shapes}, count); }                           \
   EXPORTED int64_t prepacked_size_##name(int64_t m, int64_t k) { return prepacked_size<Number>(m, k); }
 

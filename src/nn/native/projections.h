@@ -1,40 +1,17 @@
 // Products of matrices, by oneDNN.
 #pragma once
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <type_traits>
 #include <vector>
 
+#include "gemm.h"
 #include "prepacking.h"
 #include "team.h"
 
 namespace albert {
-
-// oneDNN's product of row-major matrices of numbers, float or bfloat16, c (m, n) = alpha op(a) (m, k) op(b) (k, n) +
-// beta c, in the calling thread; op transposes where it is 'T'. It is in the library that MindSpore has loaded.
-template <typename Number>
-using Gemm = int (*)(char op_a, char op_b, int64_t m, int64_t n, int64_t k, float alpha, const Number *a, int64_t lda,
-                     const Number *b, int64_t ldb, float beta, float *c, int64_t ldc);
-
-template <typename Number>
-Gemm<Number> gemm() {
-  static void *library = dlopen("libdnnl.so.3", RTLD_NOW | RTLD_NOLOAD);
-  static const char *name = std::is_same_v<Number, float> ? "dnnl_sgemm" : "dnnl_gemm_bf16bf16f32";
-  static const auto function = reinterpret_cast<Gemm<Number>>(library ? dlsym(library, name) : nullptr);
-  return function;
-}
-
-// Whether oneDNN uses AVX-512's bfloat16 or AMX, which ONEDNN_MAX_CPU_ISA in the environment may keep it from.
-inline bool has_bfloat16() {
-  constexpr int kBfloat16 = 0xe7;  // dnnl_cpu_isa_avx512_core_bf16, whose bits AMX has as well
-  static void *library = dlopen("libdnnl.so.3", RTLD_NOW | RTLD_NOLOAD);
-  static const auto isa = reinterpret_cast<int (*)()>(library ? dlsym(library, "dnnl_get_effective_cpu_isa") : nullptr);
-  return isa && (isa() & kBfloat16) == kBfloat16;
-}
 
 // Products x W^T of one x (n, k) and several W (m, k), and their gradients. Operands behind `first` others: x, each W,
 // and, for products with prepacked weights, each W once more so. Operands are rounded to bfloat16 where that is what is
@@ -88,21 +65,10 @@ class Projections {
   void read(int begin, int end) {
     if (!fit_) return;
     int64_t floats = 0;
-    for (int i = begin; i <= end; ++i) floats += Scratch::floats<Number>(o_.rows(i) * o_.last(i));
-    Scratch scratch(std::is_same_v<Number, float> ? 0 : floats);
+    for (int i = begin; i <= end; ++i) floats += operand_floats<Number>(o_.rows(i) * o_.last(i));
+    Scratch scratch(floats);
     numbers_.resize(end + 1);
-    for (int i = begin; i <= end; ++i) {
-      if constexpr (std::is_same_v<Number, float>) {
-        numbers_[i] = o_[i];
-      } else {
-        const int64_t rows = o_.rows(i), columns = o_.last(i);
-        Number *rounded = scratch.take<Number>(rows * columns);
-        each_share(rows, columns, [&](int64_t from, int64_t to) {
-          to_bfloat16(o_[i] + from * columns, (to - from) * columns, rounded + from * columns);
-        });
-        numbers_[i] = rounded;
-      }
-    }
+    for (int i = begin; i <= end; ++i) numbers_[i] = as_operand<Number>(o_[i], o_.rows(i), o_.last(i), scratch);
   }
 
   // Calls work(i, slice, slices) for all slices of all i below `number`.
@@ -143,34 +109,8 @@ class Projections {
       c += begin;
       n = size;
     }
-    if (!size) return;
-    if (std::is_same_v<Number, bfloat16> && ldc >= kWide && op_a == 'N' && op_b == 'T' && beta == 0.0f) {
-      multiply_wide(m, n, k, a, lda, b, ldb, c, ldc);
-    } else {
-      status_ |= gemm<Number>()(op_a, op_b, m, n, k, 1.0f, a, lda, b, ldb, beta, c, ldc);
-    }
+    if (size) status_ |= gemm<Number>()(op_a, op_b, m, n, k, 1.0f, a, lda, b, ldb, beta, c, ldc);
   }
-
-  // c (m, n) = a b^T where c has long rows, such as the scores of a vocabulary. oneDNN takes two to four times as long to
-  // write them as it takes for blocks that fit into a cache, with which c is filled here.
-  void multiply_wide(int64_t m, int64_t n, int64_t k, const Number *a, int64_t lda, const Number *b, int64_t ldb,
-                     float *c, int64_t ldc) {
-    constexpr int64_t kRows = 512, kColumns = 256;
-    std::vector<float> block(std::min(m, kRows) * kColumns);
-    for (int64_t column = 0; column < n; column += kColumns) {
-      const int64_t columns = std::min(kColumns, n - column);
-      for (int64_t row = 0; row < m; row += kRows) {
-        const int64_t rows = std::min(kRows, m - row);
-        status_ |= gemm<Number>()('N', 'T', rows, columns, k, 1.0f, a + row * lda, lda, b + column * ldb, ldb, 0.0f,
-                                  block.data(), columns);
-        for (int64_t i = 0; i < rows; ++i) {
-          std::copy_n(block.data() + i * columns, columns, c + (row + i) * ldc + column);
-        }
-      }
-    }
-  }
-
-  static constexpr int64_t kWide = 4096;  // columns of c from which on blocks are faster
 
   const Operands &o_;
   const int first_, number_;

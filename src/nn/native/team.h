@@ -36,6 +36,11 @@ struct Operands {
   }
 };
 
+// Whether all labels are columns of rows of this size.
+inline bool all_below(const int32_t *labels, int64_t rows, int64_t size) {
+  return std::all_of(labels, labels + rows, [size](int32_t label) { return label >= 0 && label < size; });
+}
+
 // Space for one thread's numbers, as much as so many floats take, kept from operation to operation.
 class Scratch {
  public:
