@@ -7,6 +7,7 @@ Shape letters: N rows, K columns of x, M columns of a product, V vocabulary.
 import ctypes
 import functools
 import logging
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -151,10 +152,11 @@ class _LinearCrossEntropy(nn.Cell):
 
     def __init__(self, number_type: str) -> None:
         super().__init__()
-        numbers = 1 if number_type == "float32" else 2  # in a float
+        numbers_per_float = 1 if number_type == "float32" else 2
 
         def shapes(x: Sequence[int], weight: Sequence[int], *_: Sequence[int]) -> Any:
-            return ([x[0]],) * 3 + ([x[0], -(-weight[0] // numbers)],)
+            rows = [x[0]]
+            return rows, rows, rows, [x[0], math.ceil(weight[0] / numbers_per_float)]
 
         self.value = operation(f"linear_cross_entropy_{number_type}", shapes, 4)
         self.gradient = operation(
