@@ -106,7 +106,8 @@ def test_pretraining_of_an_hour_ends_by_its_time() -> None:
     config = load("pretrain_1h_cpu", PretrainConfig)
     assert config.max_train_hours == 1.0 and config.train_steps / 3600 > 1000  # updates a second
     assert load("examples_64", CreateDataConfig).masking == "dynamic"  # which other shares of masked tokens need
-    assert [phase.masked_lm_prob for phase in config.all_phases()] == [0.3]
+    phases = [(phase.masked_lm_prob, phase.sop_loss_weight, phase.batch_size) for phase in config.all_phases()]
+    assert phases == [(0.3, 0.0, 32), (0.3, 1.0, 64)]
 
 
 @pytest.mark.parametrize(
