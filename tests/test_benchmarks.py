@@ -185,7 +185,7 @@ def test_others_do_not_find_mindspores_cuda_libraries(tmp_path: Path, monkeypatc
     "benchmark",
     [
         "train_step --peers eager,checkpointing --recompute true --dropout 0.1",
-        "forward --peers eager,onnxruntime",
+        "forward --peers onnxruntime",
         "forward --peers eager --source mindir",
     ],
 )
@@ -195,7 +195,7 @@ def test_all_sides_take_turns(benchmark: str) -> None:
     command = [sys.executable, "-m", f"benchmarks.{module}", *words, *sizes]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "outputs differ by" in done.stdout and "transformers, eager" in done.stdout
+    assert "outputs differ by" in done.stdout and all(peer in done.stdout for peer in words[1].split(","))
 
 
 @pytest.mark.oracles

@@ -110,7 +110,7 @@ def test_the_mindir_answers_as_the_checkpoint(task: str, tmp_path: Path) -> None
 
 
 def test_a_mindir_has_the_transitions_of_tags(tmp_path: Path) -> None:
-    model = ModelFolder.load(make_folder(tmp_path / "run", "token_classification", crf=True))
+    model = ModelFolder.load(make_folder(tmp_path / "run", "token_classification", ONE_LAYER, crf=True))
     records = [RECORDS["token_classification"](text) for text in TEXTS]
     expected = model.predictor().predict(records)
     file = exported(model.predictor(portable=True), tmp_path / "out" / "tags")
@@ -118,7 +118,7 @@ def test_a_mindir_has_the_transitions_of_tags(tmp_path: Path) -> None:
     assert_close(from_mindir.predict(records), expected)
     assert_close(served(from_mindir, records), expected)
     assert load_exported(file).predict(records) == expected or find_compiler() is None
-    plain = ModelFolder.load(make_folder(tmp_path / "plain", "token_classification"))
+    plain = ModelFolder.load(make_folder(tmp_path / "plain", "token_classification", ONE_LAYER))
     assert plain.predictor().predict(records) != expected
     keys = {*plain.task_info.values_with_defaults(), *plain.task_info.setting_keys()}
     assert not keys & {"crf", "mark_capitals"}  # older exports have no such keys

@@ -37,14 +37,16 @@ CASES: dict[str, tuple[dict, Callable[[AlbertConfig], TrainingNetwork]]] = {
         },
         AlbertForPreTraining,
     ),
-    "shared feed-forward, float16": ({"share_parameters": "ffn", "compute_type": "float16"}, AlbertForPreTraining),
     "multiple choice": (
         {"share_parameters": "none"},
         lambda config: AlbertForMultipleChoice(MultipleChoiceScores(config, 2)),
     ),
     "composed layers": ({"backend": Backend.COMPOSED}, AlbertForPreTraining),
     "layers for a GPU, float16": ({"compute_type": "float16", "backend": Backend.ACCELERATOR}, AlbertForPreTraining),
-    "span search": ({}, lambda config: AlbertForSpanSearch(SpanSearchScores(config, 2, 2))),
+    "shared feed-forward, float16, span search": (
+        {"share_parameters": "ffn", "compute_type": "float16"},
+        lambda config: AlbertForSpanSearch(SpanSearchScores(config, 2, 2)),
+    ),
 }
 
 
@@ -72,15 +74,17 @@ def test_recompute_changes_no_gradient(case: str, monkeypatch: pytest.MonkeyPatc
     assert_same(again, plain)
 
 
-@pytest.mark.parametrize("recompute", [False, True])
-def test_rows_that_no_head_reads_change_no_gradient(recompute: bool) -> None:
-    """A classifier has all rows behind the last layer's attention, or first tokens' alone."""
-    of_all, of_read = (
-        SequenceClassificationScores(TINY.replace(initializer_range=0.2, recompute=recompute), 2) for _ in range(2)
+def test_rows_that_no_head_reads_change_no_gradient() -> None:
+    """A classifier has all rows behind the last layer's attention, or first tokens' alone, with recompute too."""
+    of_all, of_read, recomputed = (
+        SequenceClassificationScores(TINY.replace(initializer_range=0.2, recompute=recompute), 2)
+        for recompute in (False, False, True)
     )
     of_all.reads_tokens = True
-    networks = [AlbertForSequenceClassification(scores) for scores in (of_read, of_all)]
-    assert_same(*(metrics_and_gradients(network, columns())[0] for network in networks))
+    networks = [AlbertForSequenceClassification(scores) for scores in (of_all, of_read, recomputed)]
+    expected, *found = (metrics_and_gradients(network, columns())[0] for network in networks)
+    for one in found:
+        assert_same(one, expected)
 
 
 def test_recompute_halves_memory() -> None:

@@ -29,7 +29,6 @@ from src.tasks.token_classification import NerConfig
 from src.training.optimizer import build_optimizer
 from src.training.run_plan import LossScale
 from src.training.train_step import TrainStep
-from src.training.training_config import OPTIMIZERS
 from tests.helpers.classifier_run import GOOD, MODEL, config_of, read, read_rows, write_classifier_data, write_table
 from tests.helpers.finetune_arguments import arguments
 from tests.helpers.kills import kill_at
@@ -69,10 +68,9 @@ def words_of(data: Path, run: Path, tasks: dict[str, Any] | None = None, **chang
         "vocab_file_path": data / "vocab.txt",
         "feature_dir": data / "features",
         "train_batch_size": 16,
-        "accumulation_steps": 2,
         "max_seq_length": 32,
         "optimizer_cfg.AdamWeightDecay.learning_rate": 0.01,
-        "epoch_num": 20,
+        "epoch_num": 10,
         "save_finetune_checkpoint_path": run,
     }
     return arguments(MODEL, settings | DROPOUT | changes)
@@ -191,19 +189,19 @@ def test_an_update_is_that_of_the_task_alone_and_leaves_other_heads_as_they_are(
     assert [int(after[f"head_steps.{index}"]) for index in (0, 1)] == [2, 2]
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", ["AdamWeightDecay", "Lamb", "Adam"])
 def test_bias_correction_counts_the_updates_of_a_head(name: str) -> None:
     """A first update with bias correction has the size of the rate, however many updates other heads had before."""
-    step = step_of(
-        JointNetwork(networks()), name=name, bias_correction=name != "Adam", decay_filter=("classifier",), eps=1e-9
+    settings = OPTIMIZER_SETTINGS.replace(
+        name=name, schedule="constant", bias_correction=name != "Adam", decay_filter=("head",), eps=1e-9
     )
-    first, second = batches()
-    for _ in range(4):
-        step.train([first])
-    before = values_of(step)["heads.scores.classifier.weight"]
-    step.train([second])
-    change = np.abs(values_of(step)["heads.scores.classifier.weight"] - before)
-    np.testing.assert_allclose(change, OPTIMIZER_SETTINGS.learning_rate, rtol=0.02)
+    heads = [Parameter(Tensor([1.0, -2.0], ms.float32), name=f"head_{task}") for task in range(2)]
+    optimizer = build_optimizer(heads, settings, 100, owners=[0, 1])
+    gradients = (Tensor([0.5, 3.0], ms.float32),) * 2
+    for update, task in enumerate([0, 0, 0, 0, 1], 1):
+        before = heads[1].asnumpy().copy()
+        optimizer(gradients, Tensor(True), Tensor(update, ms.int32), Tensor(0.0), Tensor(1.0), task)
+    np.testing.assert_allclose(np.abs(heads[1].asnumpy() - before), settings.learning_rate, rtol=0.02)
 
 
 # --- runs ---
@@ -291,9 +289,7 @@ def test_a_killed_run_loses_nothing_and_is_not_resumed_with_other_tasks(
     assert read(tmp_path / "killed/eval_results.json") == read(run / "eval_results.json")
     for name in ("", "films", "points", "words"):
         whole, resumed = (find_checkpoint(folder / name).values for folder in (run, tmp_path / "killed"))
-        assert whole.keys() == resumed.keys()
-        for key, value in whole.items():
-            np.testing.assert_array_equal(resumed[key], value, err_msg=key)
+        np.testing.assert_equal(resumed, whole)
     run_multitask.main(joint_config(data, tmp_path / "killed"))
     assert "already finished: nothing to train" in capsys.readouterr().out
     assert read(tmp_path / "killed/eval_results.json") == read(run / "eval_results.json")
@@ -303,7 +299,7 @@ def test_seeds_are_summarised_and_a_dry_run_keeps_features_alone(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tasks = {name: keys for name, keys in tasks_of(data).items() if name != "points"}
-    changes = {"tasks": tasks, "train_steps": 4, "epoch_num": 3, "accumulation_steps": 1, "num_seeds": 2, "seed": 3}
+    changes = {"tasks": tasks, "train_steps": 4, "epoch_num": 3, "accumulation_steps": 2, "num_seeds": 2, "seed": 3}
     run_multitask.main(joint_config(data, tmp_path / "run", dry_run=True, **changes))
     assert "dry run: one update with" in capsys.readouterr().out and not (tmp_path / "run").exists()
     run_multitask.main(joint_config(data, tmp_path / "run", **changes))

@@ -71,7 +71,7 @@ def test_killed_in_any_phase_a_run_ends_with_the_same_weights(
     assert re.findall(r"resuming after step (\d+)", capsys.readouterr().out) == ["2", "6", "8"]
     assert log(tmp_path) == log(finished)
     ours, theirs = find_checkpoint(tmp_path).values, find_checkpoint(finished).values
-    assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+    np.testing.assert_equal(ours, theirs)
 
 
 @pytest.mark.slow
@@ -85,7 +85,7 @@ def test_a_run_that_is_killed_in_earnest_ends_with_the_same_weights(data: Path, 
     assert code == 0 and "resuming after step" in said, said
     assert log(tmp_path) == log(finished)
     ours, theirs = find_checkpoint(tmp_path).values, find_checkpoint(finished).values
-    assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+    np.testing.assert_equal(ours, theirs)
 
 
 def test_masks_that_are_written_are_no_phases_to_draw(data: Path, tmp_path: Path) -> None:

@@ -121,8 +121,7 @@ def test_a_crf_resumes_after_a_kill_and_is_evaluated_or_refused(
     run_ner.main(killed)
     expected, again = (find_checkpoint(path / "albert-8.ckpt").values for path in where)
     assert expected["crf.transitions.bias"].any()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(again[name], value, err_msg=name)
+    np.testing.assert_equal(again, expected)
     task = {"do_train": False, "data_dir": run.parent / "data", "spm_model_file": "", "output_path": tmp_path}
     run_ner.main(config_of(shared, tmp_path, load_finetune_checkpoint_path=where[0], **task))
     assert (tmp_path / "predictions_dev.txt").read_text() == (where[0] / "predictions_dev.txt").read_text()

@@ -56,12 +56,13 @@ def test_a_killed_search_goes_on_and_its_folder_is_that_of_the_best_model(
     assert list(read_columns(run / "search.tsv")) == ["trial", RATE, "epoch_num", "accuracy", "seconds"]
     assert read(run / "eval_results.json")["accuracy"] == metrics[results["best"]]
     assert (run / "predictions_test.tsv").exists() and not list(run.glob("trial-*/predictions_test.tsv"))
+    assert "| test |" in (run / "README.md").read_text()
+    assert "| test |" not in (run / "trial-001/README.md").read_text()
 
     run_classifier.main(config_of(data, tmp_path / "alone", epoch_num=3, **{RATE: 0.005}))
     alone, trial, model = (ModelFolder.load(folder).weights for folder in (tmp_path / "alone", run / "trial-002", run))
-    for name, value in alone.items():
-        np.testing.assert_array_equal(trial[name], value, err_msg=name)
-        np.testing.assert_array_equal(model[name], value, err_msg=name)
+    np.testing.assert_equal(trial, alone)
+    np.testing.assert_equal(model, alone)
     before = folder_state(run)
     run_classifier.main(config(data, run, do_predict=True))
     assert fitted == ["trial-002", "alone"] and folder_state(run).keys() == before.keys()
@@ -86,8 +87,9 @@ def test_a_trial_that_diverges_loses_and_several_seeds_count_by_their_mean(
     assert second["metric"] == pytest.approx(sum(by_seed.values()) / 2)
     best_seed = max(by_seed, key=lambda seed: by_seed[seed])
     assert second["model"] == f"trial-002/seed-{best_seed}"
-    for report in ("report_dev.html", f"trial-002/seed-{best_seed}/report_dev.html"):
-        assert f"\nseed: {best_seed}\n" in (tmp_path / report).read_text()
+    reports = {f"trial-002/seed-{seed}/report_dev.html": seed for seed in by_seed}
+    for report, seed in (reports | {"report_dev.html": best_seed}).items():
+        assert f"\nseed: {seed}\n" in (tmp_path / report).read_text()
     assert read(tmp_path / "eval_results.json")["accuracy"] == max(by_seed.values())
 
 
