@@ -13,7 +13,7 @@ from model_utils.errors import DataError
 from src.data.feature_files import Ragged
 from src.tasks.entities import all_tags
 from src.tasks.ner_data import EntityColumns, read_sentences
-from src.tasks.sentences import NerSplit, Sentence, word_logits
+from src.tasks.tagged_sentences import NerSplit, Sentence, word_logits
 from src.tasks.word_splitting import split_words, splits_characters
 from src.tokenization import FullTokenizer, build_tokenizer
 

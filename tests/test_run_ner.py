@@ -16,8 +16,8 @@ from src.data.feature_cache import Features
 from src.data.feature_files import Ragged
 from src.model_folder import ModelFolder
 from src.tasks.entities import entity_scores
-from src.tasks.sentences import NerSplit
 from src.tasks.spec import EvaluationResult, PreparedSplit
+from src.tasks.tagged_sentences import NerSplit
 from src.tasks.task_info import TaskInfo
 from src.tasks.token_classification import EntityProcessor, NerConfig, NerTask
 from tests.helpers.classifier_run import read_rows

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from model_utils.errors import DataError, first_few, shorten
 from src.tasks.entities import OUTSIDE, EntitySpan, tag_entity
-from src.tasks.sentences import Sentence
+from src.tasks.tagged_sentences import Sentence
 from src.tasks.word_splitting import split_words
 from src.text.text_tables import json_values
 

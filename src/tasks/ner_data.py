@@ -24,8 +24,8 @@ from src.tasks.entities import (
     tag_entity,
 )
 from src.tasks.json_sentences import find_json_format, read_spans, read_tokens
-from src.tasks.sentences import Sentence
 from src.tasks.tagged_columns import DOCUMENT, is_comment, read_columns
+from src.tasks.tagged_sentences import Sentence
 from src.tasks.word_splitting import LONG_IDEOGRAPHS, LONG_WORDS, are_texts, split_words
 from src.text.text_tables import JSON_SUFFIXES, SUFFIXES, read_table, suffix_of, text_lines
 from src.utils import read_lines

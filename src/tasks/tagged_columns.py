@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from model_utils.errors import DataError, first_few, shorten
 from src.tasks.entities import Scheme, find_invalid_tags
-from src.tasks.sentences import Sentence
+from src.tasks.tagged_sentences import Sentence
 from src.text.text_tables import text_lines
 
 logger = logging.getLogger(__name__)

@@ -39,9 +39,9 @@ from src.tasks.example_files import NO_DEV_SPLIT, ExampleFiles, ExampleFilesConf
 from src.tasks.ner_data import FORMATS, EntityColumns, find_format, read_sentences
 from src.tasks.prediction_table import write_prediction_table
 from src.tasks.record_processor import Answer, Offset, Outputs, Probability, Record, RecordProcessor, shortest, text_of
-from src.tasks.sentences import NerSplit, Sentence, word_logits
 from src.tasks.spec import EvaluationResult, PreparedSplit, RecordField, Task, TaskSpec, linear_head
 from src.tasks.tag_decoding import is_scheme_followed
+from src.tasks.tagged_sentences import NerSplit, Sentence, word_logits
 from src.tasks.task_info import TaskInfo
 from src.tasks.word_splitting import split_words, splits_characters
 from src.text.text_tables import read_table
