@@ -29,6 +29,7 @@ from src.nn.layers import (
     compute_dtype,
     sigmoid_tanh,
 )
+from src.nn.native_operations import Tensors
 
 POOLER = "albert.pooler."
 MASKED_SCORE = -10000.0  # google's additive mask: exp(-10000) is 0 in float32 and the sum stays finite in float16
@@ -147,12 +148,12 @@ class SelfAttention(Block):
         self.attention.products.prepack_weights(self.query.weight, self.key.weight, self.value.weight)
         self.output.matmul.prepack_weights(self.output.weight)
 
-    def matrices(self) -> tuple[Tensor, ...]:
+    def matrices(self) -> Tensors:
         projections = self.attention.matrices(self.query.weight, self.key.weight, self.value.weight)
         return (*projections, self.output.weight)
 
     def construct(
-        self, x: Tensor, matrices: tuple[Tensor, ...], score_mask: Tensor, dropout_key: Tensor, rows_read: Tensor = None
+        self, x: Tensor, matrices: Tensors, score_mask: Tensor, dropout_key: Tensor, rows_read: Tensor = None
     ) -> Tensor:
         """Return (N, H), or of the rows_read (R,) int32 alone (R, H)."""
         biases = self.query.bias, self.key.bias, self.value.bias
@@ -181,10 +182,10 @@ class FeedForward(Block):
         self.intermediate.matmul.prepack_weights(self.intermediate.weight)
         self.output.matmul.prepack_weights(self.output.weight)
 
-    def matrices(self) -> tuple[Tensor, ...]:
+    def matrices(self) -> Tensors:
         return self.intermediate.weight, self.output.weight
 
-    def construct(self, x: Tensor, matrices: tuple[Tensor, ...], dropout_key: Tensor) -> Tensor:
+    def construct(self, x: Tensor, matrices: Tensors, dropout_key: Tensor) -> Tensor:
         inner = self.activation(self.intermediate.product(x, matrices[0]), self.intermediate.bias)
         return self.residual_norm(inner, matrices[1], x, dropout_key)
 
@@ -201,11 +202,11 @@ class _Boundary(nn.Cell):
         super().__init__()
         self.depend = ops.Depend()
 
-    def construct(self, x: Tensor, matrices: tuple[tuple[Tensor, ...], ...]) -> tuple[Any, ...]:
+    def construct(self, x: Tensor, matrices: tuple[Tensors, ...]) -> tuple[Any, ...]:
         return x, matrices
 
     def bprop(
-        self, x: Tensor, matrices: tuple[tuple[Tensor, ...], ...], out: tuple[Any, ...], dout: tuple[Any, ...]
+        self, x: Tensor, matrices: tuple[Tensors, ...], out: tuple[Any, ...], dout: tuple[Any, ...]
     ) -> tuple[Any, ...]:
         return self.depend(dout[0], dout[1]), dout[1]
 
@@ -265,10 +266,10 @@ class Encoder(nn.Cell):
         self.has_boundary = [i > 0 and i % layers_per_boundary == 0 for i in range(len(self.layers))]
         self.boundary = _Boundary()
 
-    def matrices(self, attention: int, feed_forward: int) -> tuple[tuple[tuple[Tensor, ...], ...], ...]:
+    def matrices(self, attention: int, feed_forward: int) -> tuple[tuple[Tensors, ...], ...]:
         """Return the matrices of the attentions and of the feed-forward networks of a layer with these parameters."""
-        of_attentions: tuple[tuple[Tensor, ...], ...] = ()
-        of_feed_forwards: tuple[tuple[Tensor, ...], ...] = ()
+        of_attentions: tuple[Tensors, ...] = ()
+        of_feed_forwards: tuple[Tensors, ...] = ()
         for inner in range(self.inner):
             of_attentions += (self.attentions[attention * self.inner + inner].matrices(),)
             of_feed_forwards += (self.feed_forwards[feed_forward * self.inner + inner].matrices(),)
@@ -278,7 +279,7 @@ class Encoder(nn.Cell):
         self,
         attention: int,
         feed_forward: int,
-        matrices: tuple[tuple[tuple[Tensor, ...], ...], ...],
+        matrices: tuple[tuple[Tensors, ...], ...],
         x: Tensor,
         score_mask: Tensor,
         key: Tensor,
@@ -296,11 +297,9 @@ class Encoder(nn.Cell):
         cells += [self.feed_forwards[feed_forward * self.inner + inner] for inner in range(self.inner)]
         return [parameter for cell in cells for parameter in cell.trainable_params()]
 
-    def layer_states(
-        self, x: Tensor, score_mask: Tensor, dropout_key: Tensor, rows_read: Tensor = None
-    ) -> tuple[Tensor, ...]:
+    def layer_states(self, x: Tensor, score_mask: Tensor, dropout_key: Tensor, rows_read: Tensor = None) -> Tensors:
         """Return the input of the first layer and the output of each."""
-        states: tuple[Tensor, ...] = (x,)
+        states: Tensors = (x,)
         key = dropout_key
         of_attentions, of_feed_forwards = self.matrices(*self.layers[0])
         for i in range(len(self.layers)):
@@ -350,7 +349,7 @@ class AlbertModel(nn.Cell):
         for block in (*self.encoder.attentions, *self.encoder.feed_forwards):
             block.prepack_weights()
 
-    def score_mask(self, texts: tuple[Tensor, ...]) -> Tensor:
+    def score_mask(self, texts: Tensors) -> Tensor:
         """Return the additive mask of attention scores, (B, 1, 1, L) float32; for packed texts their `begins`."""
         if len(texts) == len(PACKED_COLUMNS):
             _, _, begins, _, _ = texts
@@ -359,7 +358,7 @@ class AlbertModel(nn.Cell):
         batch, length = input_mask.shape
         return ((1.0 - ops.cast(input_mask, ms.float32)) * MASKED_SCORE).reshape((batch, 1, 1, length))
 
-    def first_states(self, texts: tuple[Tensor, ...], dropout_key: Tensor) -> Tensor:
+    def first_states(self, texts: Tensors, dropout_key: Tensor) -> Tensor:
         """Return the input of the first layer, (N, H)."""
         if len(texts) == len(PACKED_COLUMNS):
             packed_ids, packed_segments, _, positions, _ = texts
@@ -369,7 +368,7 @@ class AlbertModel(nn.Cell):
             states = self.embeddings(input_ids, segment_ids, dropout_key)
         return self.encoder.embedding_hidden_mapping(states) if self.encoder.projects else states
 
-    def rows_of(self, texts: tuple[Tensor, ...], positions: Tensor | None = None) -> Tensor:
+    def rows_of(self, texts: Tensors, positions: Tensor | None = None) -> Tensor:
         """Return the rows of each text's first token and of its positions (B, P) int32: (B (1 + P),) int32."""
         packed = len(texts) == len(PACKED_COLUMNS)
         if packed:
@@ -382,11 +381,11 @@ class AlbertModel(nn.Cell):
         others = ops.gather_elements(texts[-1], 1, positions) if packed else first + positions
         return ops.concat((first, others), 1).reshape((-1,))
 
-    def layer_states(self, texts: tuple[Tensor, ...], dropout_key: Tensor) -> tuple[Tensor, ...]:
+    def layer_states(self, texts: Tensors, dropout_key: Tensor) -> Tensors:
         """Return the input of the first layer and the output of each, (N, H)."""
         return self.encoder.layer_states(self.first_states(texts, dropout_key), self.score_mask(texts), dropout_key)
 
-    def outputs(self, states: Tensor, texts: tuple[Tensor, ...], all_rows: bool) -> tuple[Tensor, Tensor]:
+    def outputs(self, states: Tensor, texts: Tensors, all_rows: bool) -> tuple[Tensor, Tensor]:
         """Return sequence and pooled output from the last layer's states of all rows, or of the rows read."""
         text_count = texts[-1].shape[0]  # in either form
         if all_rows and len(texts) == len(PACKED_COLUMNS):
@@ -395,9 +394,7 @@ class AlbertModel(nn.Cell):
         sequence = states.reshape((text_count, -1, self.hidden_size))
         return sequence, sigmoid_tanh(self.pooler(sequence[:, 0]))
 
-    def encode(
-        self, texts: tuple[Tensor, ...], dropout_key: Tensor, rows_read: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def encode(self, texts: Tensors, dropout_key: Tensor, rows_read: Tensor | None = None) -> Tensors:
         """Return the sequence output and the pooled output.
 
         The last layer computes other rows than rows_read only as far as attention needs them.
@@ -409,7 +406,5 @@ class AlbertModel(nn.Cell):
         states = self.encoder(self.first_states(texts, dropout_key), self.score_mask(texts), dropout_key, rows_read)
         return self.outputs(states, texts, rows_read is None)
 
-    def construct(
-        self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, dropout_key: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def construct(self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, dropout_key: Tensor) -> Tensors:
         return self.encode((input_ids, input_mask, segment_ids), dropout_key)

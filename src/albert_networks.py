@@ -15,10 +15,10 @@ from src.albert_model import AlbertModel, initialise_weights
 from src.data.mixed_batches import TASK
 from src.data.packing import PACKED_COLUMNS, TEXT_COLUMNS
 from src.nn.losses import cross_entropy, divergence
+from src.nn.native_operations import Tensors
 
 TEACHER_LOSS = "teacher_loss"
 HEADS_OF_TASKS = "heads"  # first part of the names of weights that a task of several has alone
-Tensors = tuple[Tensor, ...]
 
 
 class ScoresNetwork(nn.Cell):

@@ -76,14 +76,6 @@ def merged_manifest(path: Path, parts: list[RecordSet]) -> dict[str, Any]:
     }
 
 
-def remove_part_manifests(path: Path) -> None:
-    """Remove the manifests and arrays of the parts whose rows belong to DIR/NAME.mindrecord now."""
-    parts = {file.partition(SUFFIX)[0] for file in read_manifest(manifest_path(path))["record_files"]} - {path.stem}
-    for part in parts:
-        for suffix in ("facts.json", *(f"{array}.npy" for array in ARRAYS)):
-            path.with_name(f"{part}.{suffix}").unlink(missing_ok=True)
-
-
 def main(config: MergeConfig) -> None:
     """Write the manifest of all parts, then remove those of the parts."""
     path = check_record_path(config.output_file)
@@ -97,7 +89,10 @@ def main(config: MergeConfig) -> None:
         for suffix, array in values.items():
             write_atomically(path.with_name(f"{path.stem}.{suffix}.npy"), functools.partial(np.save, arr=array))
         write_checked(manifest_path(path), merged_manifest(path, parts))
-    remove_part_manifests(path)
+    parts_of_rows = {file.partition(SUFFIX)[0] for file in read_manifest(manifest_path(path))["record_files"]}
+    for part in parts_of_rows - {path.stem}:  # their manifests and arrays are parts of this file's now
+        for suffix in ("facts.json", *(f"{array}.npy" for array in ARRAYS)):
+            path.with_name(f"{part}.{suffix}").unlink(missing_ok=True)
     records = open_records(path, TASK)
     logger.info(f"{path}: {records.num_rows:,} examples in {len(records.files)} file(s)")
 

@@ -71,7 +71,7 @@ def test_rows_are_marked_in_parts(tokenizer: FullTokenizer, monkeypatch: pytest.
 def test_tokens_of_an_article_and_a_choice_are_marked(
     tokenizer: FullTokenizer, rows: list[tuple[str, str, tuple[str, ...]]]
 ) -> None:
-    values, _ = encode_questions(*zip(*rows, strict=True), tokenizer, 40, 20, 3)
+    values, _ = encode_questions(rows, tokenizer, 40, 20, 3)
     features = mark_shared_tokens(Features({}, values), 3, tokenizer)
     found, masks = (split_rows(features.values[name]) for name in ("segment_ids", "input_mask"))
     for (article, question, options), row, mask in zip(rows, found, masks, strict=True):

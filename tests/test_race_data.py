@@ -214,9 +214,8 @@ def test_no_questions_are_refused(tokenizer):
 
 
 def test_the_option_fills_every_blank_or_follows(tokenizer):
-    values, truncated = encode_questions(
-        ["a b", "a b"], ["c ?", "d _ e _"], [["f", "g", "h", ""], ["i", "j j", "a", "b"]], tokenizer, 32, 16, 4
-    )
+    rows = [("a b", "c ?", ["f", "g", "h", ""]), ("a b", "d _ e _", ["i", "j j", "a", "b"])]
+    values, truncated = encode_questions(rows, tokenizer, 32, 16, 4)
     a, b, c, d, e, f, g, h, i, j = range(5, 15)
     start = [CLS, a, b, SEP]
     assert real_tokens(values, 0) == [[*start, c, UNK, *rest, SEP] for rest in ([f], [g], [h], [])]
@@ -225,7 +224,7 @@ def test_the_option_fills_every_blank_or_follows(tokenizer):
 
 
 def test_choices_are_interleaved_and_padded_to_the_longest(tokenizer):
-    values, _ = encode_questions(["a"], ["b"], [["c", "c c c", "", "c"]], tokenizer, 32, 16, 4)
+    values, _ = encode_questions([("a", "b", ["c", "c c c", "", "c"])], tokenizer, 32, 16, 4)
     assert values["input_ids"].counts.tolist() == [4 * 8]
     assert values["input_ids"].values[:8].tolist() == [CLS] * 4 + [5] * 4
     assert choices_of(values, 0)[0].tolist() == [CLS, 5, SEP, 6, 7, SEP, PAD, PAD]
@@ -239,9 +238,8 @@ def test_choices_are_interleaved_and_padded_to_the_longest(tokenizer):
 
 
 def test_the_end_of_the_question_and_the_beginning_of_the_article_stay(tokenizer):
-    values, truncated = encode_questions(
-        ["a b c d e f"] * 2, ["g h"] * 2, [["i j", "i", "", "i i i"], ["i"] * 4], tokenizer, 10, 3, 4
-    )
+    rows = [("a b c d e f", "g h", options) for options in (["i j", "i", "", "i i i"], ["i"] * 4)]
+    values, truncated = encode_questions(rows, tokenizer, 10, 3, 4)
     a, b, c, d, e, _, g, h, i, j = range(5, 15)
     assert real_tokens(values, 0) == [
         [CLS, a, b, c, d, SEP, h, i, j, SEP],
@@ -250,7 +248,7 @@ def test_the_end_of_the_question_and_the_beginning_of_the_article_stay(tokenizer
         [CLS, a, b, c, d, SEP, i, i, i, SEP],
     ]
     assert truncated.tolist() == [True, True]
-    assert not encode_questions(["a b c d"], ["g h"], [["i"] * 4], tokenizer, 10, 3, 4)[1].any()
+    assert not encode_questions([("a b c d", "g h", ["i"] * 4)], tokenizer, 10, 3, 4)[1].any()
 
 
 def test_rows_of_real_passages_are_googles(real, english):

@@ -2,9 +2,7 @@
 
 import logging
 import os
-from collections.abc import Collection, Mapping
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 
@@ -34,7 +32,10 @@ def read_google(path: Path, task: str = "", labels: tuple[str, ...] = (), do_low
     config = AlbertConfig.from_json(config_file)
     variables, skipped = read_variables(prefix)
     names = google_names(config.num_hidden_groups, config.inner_group_num)
-    implied = _implied_mapping(config, names, variables)
+    size = config.hidden_size
+    identity = {f"{MAPPING}.weight": np.eye(size, dtype=np.float32), f"{MAPPING}.bias": np.zeros(size, np.float32)}
+    is_absent = not any(names[name] in variables for name in identity)  # google's code leaves out one of equal sizes
+    implied = identity if is_absent and config.embedding_size == size else {}
     matched = match_names({name: names[name] for name in names if name not in implied}, variables, skipped, prefix)
     values = implied | {name: from_google(variable, variables[variable]) for name, variable in matched.items()}
     check_weights(values, config, prefix)
@@ -43,16 +44,6 @@ def read_google(path: Path, task: str = "", labels: tuple[str, ...] = (), do_low
     task_info = resolve_task(values, stated, task, labels, prefix, prefix)
     tokenizer = _find_vocabulary(config_file.parent, config.vocab_size, do_lower_case)
     return ModelFolder(config, tokenizer, task_info, checkpoint=Checkpoint(prefix, values, {}))
-
-
-def _implied_mapping(
-    config: AlbertConfig, names: Mapping[str, str], variables: Collection[str]
-) -> dict[str, np.ndarray]:
-    """Return the identity from embeddings to hidden states if google's code left out a mapping of equal sizes."""
-    size = config.hidden_size
-    identity = {f"{MAPPING}.weight": np.eye(size, dtype=np.float32), f"{MAPPING}.bias": np.zeros(size, np.float32)}
-    is_absent = not any(names[name] in variables for name in identity)
-    return identity if is_absent and config.embedding_size == size else {}
 
 
 def find_prefix(path: Path) -> Path:
@@ -98,15 +89,11 @@ def _find_vocabulary(folder: Path, vocab_size: int, do_lower_case: bool) -> Full
     return tokenizer
 
 
-def _tensorflow() -> ModuleType:
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
-    return require("tensorflow", "requirements-convert.txt", "google's checkpoint")
-
-
 def read_variables(prefix: Path) -> tuple[dict[str, np.ndarray], int]:
     """Return the model's variables, without TF-Hub's scope, and the number of others: optimizer and counters."""
-    tensorflow = _tensorflow()
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    tensorflow = require("tensorflow", "requirements-convert.txt", "google's checkpoint")
     try:
         reader = tensorflow.train.load_checkpoint(str(prefix))
         names = sorted(reader.get_variable_to_shape_map())

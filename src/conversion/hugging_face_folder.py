@@ -99,7 +99,12 @@ def read_hugging_face(folder: Path, task: str = "", labels: tuple[str, ...] = ()
         raise CheckpointError(f"{folder} has the weights of a BERT: its {CONFIG} needs model_type: bert")
     weight_count = len(weights)
     weights.pop(f"{model_type}.{POSITION_IDS}", None)
-    _drop_copies(weights, folder)
+    for copy, original in TIED_COPIES.items():
+        if copy in weights and original in weights:
+            is_unused = copy.endswith(".bias") and not weights[copy].any()  # until 2020 the two biases were summed
+            if not is_unused and not np.array_equal(weights[copy], weights[original]):
+                raise CheckpointError(f"{folder}: {copy} differs from {original}; here they are tied")
+            del weights[copy]
     matched = match_names(_names(config), weights, weight_count - len(weights), folder)
     values = {name: weights[source_name] for name, source_name in matched.items()}
     for name, value in values.items():
@@ -142,15 +147,6 @@ def _without_prefix(weights: dict[str, np.ndarray], model_type: str, folder: Pat
         return weights
     logger.info(f"{folder}: all names of weights begin with {shorten(prefix)}, which is left out")
     return {name.removeprefix(prefix): value for name, value in weights.items()}
-
-
-def _drop_copies(weights: dict[str, np.ndarray], folder: Path) -> None:
-    for copy, original in TIED_COPIES.items():
-        if copy in weights and original in weights:
-            is_unused = copy.endswith(".bias") and not weights[copy].any()  # until 2020 the two biases were summed
-            if not is_unused and not np.array_equal(weights[copy], weights[original]):
-                raise CheckpointError(f"{folder}: {copy} differs from {original}; here they are tied")
-            del weights[copy]
 
 
 def _stated_task(described: ConfigSchema, outputs: int, file: Path) -> dict[str, Any]:

@@ -146,12 +146,6 @@ class FeatureDataset:
         vocab_size: vocabulary size of the model; a larger token id raises DataError. None skips this check.
         row_weights: (rows,) float32 that sequence_weights are multiplied by; None: 1 for every row.
 
-    Attributes:
-        manifest: entries of NAME.facts.json.
-        num_rows: rows in the files.
-        batches_per_epoch: batches of this rank.
-        rows_at_once: rows of one batch over all ranks.
-
     Raises:
         DataError: the bucket boundaries do not fit the rows.
     """

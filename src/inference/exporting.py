@@ -115,18 +115,13 @@ def _checked_shape(
     if fixed_shape and not shortest <= fixed_shape[1] <= longest:
         expected = f"{shortest} to {longest} tokens for this model"
         raise ConfigError(key="export_seq_length", value=fixed_shape[1], expected=expected)
-    if (size := _weights_size(model)) > MAX_WEIGHT_BYTES:
+    if (size := sum(parameter.nbytes for parameter in model.network.get_parameters())) > MAX_WEIGHT_BYTES:
         raise DataError(
             f"the weights take {size / 2**30:.2f} GiB, allowed in an exported file are {MAX_WEIGHT_BYTES / 2**30:.2f}"
         )
     if file_format == ONNX:
         load_onnxruntime()
     return fixed_shape
-
-
-def _weights_size(model: Predictor) -> int:
-    """Return the size of the weights in bytes."""
-    return sum(parameter.nbytes for parameter in model.network.get_parameters())
 
 
 def _vocabulary_suffix(model: Predictor) -> str:

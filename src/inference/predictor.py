@@ -160,7 +160,9 @@ class Predictor:
 
     def _answer(self, items: list[Any]) -> list[Record]:
         """Return one answer per item; an item that the network cannot answer gets an error, the others an answer."""
-        features = self._encode(items)
+        features = self._processor.encode(items)
+        if self.task_info.mark_shared:
+            features = mark_shared_tokens(features, self._spec.texts_per_row, self.tokenizer)
         segments = features.values["segment_ids"]
         unknown = segments.values >= self.architecture.type_vocab_size
         unknown_segments = rows_where(segments, unknown)
@@ -179,12 +181,6 @@ class Predictor:
         for index in self._processor.items_of_rows(features)[unknown_segments]:
             answers[index] = {"error": "the model has type_vocab_size 1: leave out the second text"}
         return answers
-
-    def _encode(self, items: list[Any]) -> Features:
-        features = self._processor.encode(items)
-        if self.task_info.mark_shared:
-            features = mark_shared_tokens(features, self._spec.texts_per_row, self.tokenizer)
-        return features
 
     def _run(self, features: Features) -> dict[str, Any]:
         """Return the network's outputs for all rows, which it computes in batches by length."""

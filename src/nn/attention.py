@@ -15,7 +15,7 @@ from src.albert_config import AlbertConfig
 from src.nn import fused_layers, fused_products
 from src.nn.dropout import Dropout
 from src.nn.layers import AddBias, Softmax, SwapMiddleAxes, compute_dtype, dense_product
-from src.nn.native_operations import is_fused
+from src.nn.native_operations import Tensors, is_fused
 
 
 def relative_position_table(max_distance: int, head_size: int) -> np.ndarray:
@@ -58,7 +58,7 @@ class _Attention(nn.Cell):
             self.relative_table = Tensor(relative_position_table(self.max_distance, self.head_size))
         self.dropout = Dropout(config.attention_probs_dropout_prob, site, config.backend)
 
-    def matrices(self, *weights: Tensor) -> tuple[Tensor, ...]:
+    def matrices(self, *weights: Tensor) -> Tensors:
         """Return the matrices that x is multiplied with, from the weights of query, key and value."""
         return weights
 
@@ -73,12 +73,7 @@ class FusedAttention(_Attention):
         self.attention = fused_layers.Attention(self.heads, table, self.dropout.probability)
 
     def construct(
-        self,
-        x: Tensor,
-        weights: tuple[Tensor, ...],
-        biases: tuple[Tensor, Tensor, Tensor],
-        score_mask: Tensor,
-        dropout_key: Tensor,
+        self, x: Tensor, weights: Tensors, biases: Tensors, score_mask: Tensor, dropout_key: Tensor
     ) -> Tensor:
         query, key, value = self.products(x, *weights)
         longest = x.shape[0] if score_mask.ndim == 1 else score_mask.shape[-1]
@@ -101,7 +96,7 @@ class ComposedAttention(_Attention):
         self.scores = ops.BatchMatMul(transpose_b=True)
         self.context = ops.BatchMatMul()
 
-    def matrices(self, *weights: Tensor) -> tuple[Tensor, ...]:
+    def matrices(self, *weights: Tensor) -> Tensors:
         # A few numbers to scale instead of every query; once for all layers that share them.
         return weights if self.on_cpu else (weights[0] * self.scale, *weights[1:])
 
@@ -111,9 +106,7 @@ class ComposedAttention(_Attention):
         rows = self.add_bias(ops.cast(rows, self.softmax_type), ops.cast(bias, self.softmax_type))
         return self.swap(rows.reshape((batch, -1, self.heads, self.head_size)))
 
-    def project(
-        self, x: Tensor, weights: tuple[Tensor, ...], biases: tuple[Tensor, ...], batch: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, weights: Tensors, biases: Tensors, batch: int) -> Tensors:
         """Return scaled queries, keys and values of x (N, H), each (B, A, L, D) in the compute type."""
         x = ops.cast(x, self.compute_type)
         query_bias = biases[0] if self.on_cpu else biases[0] * self.scale
@@ -139,12 +132,7 @@ class ComposedAttention(_Attention):
         return self.swap(products.expand_dims(0)).reshape((batch, heads, length, -1))
 
     def construct(
-        self,
-        x: Tensor,
-        weights: tuple[Tensor, ...],
-        biases: tuple[Tensor, Tensor, Tensor],
-        score_mask: Tensor,
-        dropout_key: Tensor,
+        self, x: Tensor, weights: Tensors, biases: Tensors, score_mask: Tensor, dropout_key: Tensor
     ) -> Tensor:
         batch, _, _, length = score_mask.shape
         query, key, value = self.project(x, weights, biases, batch)

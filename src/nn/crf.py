@@ -6,6 +6,8 @@ Shape letters: B sequences, L positions, C labels. A position without a word is 
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
+from src.nn.native_operations import Tensors
+
 PREFIX = "crf."  # of the names of a field's weights
 
 
@@ -32,7 +34,7 @@ class LogPartition(nn.Cell):
         """Return x (B, L, C) by position, in order and in reverse order: (L, 2, B, C)."""
         return ops.stack((x, ops.flip(x, (1,)))).transpose((2, 0, 1, 3))
 
-    def construct(self, emissions: Tensor, is_word: Tensor, transitions: Tensor) -> tuple[Tensor, ...]:
+    def construct(self, emissions: Tensor, is_word: Tensor, transitions: Tensor) -> Tensors:
         batch, length, labels = emissions.shape
         weights = ops.exp(emissions)
         both = self.both_ways(weights)
@@ -57,9 +59,7 @@ class LogPartition(nn.Cell):
         log_partition = ops.reduce_sum(is_word * ops.log(ops.reduce_sum(from_left * weights, 2)), 1)
         return log_partition, messages[0], from_left, from_right
 
-    def bprop(
-        self, emissions: Tensor, is_word: Tensor, transitions: Tensor, out: tuple[Tensor, ...], dout: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def bprop(self, emissions: Tensor, is_word: Tensor, transitions: Tensor, out: Tensors, dout: Tensors) -> Tensors:
         _, messages, from_left, from_right = out
         behind = ops.exp(emissions) * from_right
         behind = behind * (dout[0].expand_dims(1) * is_word).expand_dims(2) / self.sum(from_left * behind, 2)

@@ -27,14 +27,12 @@ def mix_bits(x: Tensor) -> Tensor:
 FEATURES = 16  # of a row and of a column, for the masks of Dropout
 
 
+@constexpr  # shapes are known when a graph is compiled: a constant of the graph
 @cache
-def _features(count: int, axis: int) -> Tensor:
+def random_features(count: int, axis: int) -> Tensor:
     """Return fixed random integers for each row (axis 0: below 128) or column (axis 1: below 256)."""
     random = np.random.default_rng([20200209, axis])
     return Tensor(random.integers(0, 128 << axis, (count, FEATURES)).astype(np.float32))
-
-
-random_features = constexpr(_features)  # shapes are known when a graph is compiled: a constant of the graph
 
 
 class _RowFactors(nn.Cell):

@@ -12,7 +12,7 @@ import functools
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from src.nn.native_operations import operation
+from src.nn.native_operations import Tensors, operation
 
 
 @functools.cache
@@ -59,9 +59,7 @@ class Normalise(nn.Cell):
     def construct(self, x: Tensor, gamma: Tensor, beta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return self.value(x, gamma, beta, self.epsilon)
 
-    def bprop(
-        self, x: Tensor, gamma: Tensor, beta: Tensor, out: tuple[Tensor, ...], dout: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def bprop(self, x: Tensor, gamma: Tensor, beta: Tensor, out: Tensors, dout: Tensors) -> Tensors:
         gradient, by_gamma, by_beta, _ = self.gradient(dout[0], gamma, out[1], out[2])
         return gradient, by_gamma, by_beta
 
@@ -78,7 +76,7 @@ class AddNormalise(nn.Cell):
         self.plain, self.dropping = _AddNormalise(epsilon), _DropAddNormalise(epsilon, probability)
 
     def construct(
-        self, x: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor, factors: tuple[Tensor, ...] = ()
+        self, x: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor, factors: Tensors = ()
     ) -> Tensor:
         if factors:
             return self.dropping(x, bias, residual, gamma, beta, *factors)[0]
@@ -94,21 +92,12 @@ class _AddNormalise(nn.Cell):
         self.value = operation("add_norm", lambda x, *_: (x, x, [x[0], 1]), 3)
         self.gradient = operation("norm_gradient", lambda dy, gamma, *_: (dy, gamma, gamma, gamma), 4)
 
-    def construct(
-        self, x: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def construct(self, x: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor) -> Tensors:
         return self.value(x, bias, residual, gamma, beta, self.epsilon)
 
     def bprop(
-        self,
-        x: Tensor,
-        bias: Tensor,
-        residual: Tensor,
-        gamma: Tensor,
-        beta: Tensor,
-        out: tuple[Tensor, ...],
-        dout: tuple[Tensor, ...],
-    ) -> tuple[Tensor, ...]:
+        self, x: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor, out: Tensors, dout: Tensors
+    ) -> Tensors:
         gradient, by_gamma, by_beta, by_bias = self.gradient(dout[0], gamma, out[1], out[2])
         return gradient, by_bias, gradient, by_gamma, by_beta
 
@@ -138,9 +127,9 @@ class _DropAddNormalise(nn.Cell):
         beta: Tensor,
         by_row: Tensor,
         by_column: Tensor,
-        out: tuple[Tensor, ...],
-        dout: tuple[Tensor, ...],
-    ) -> tuple[Tensor, ...]:
+        out: Tensors,
+        dout: Tensors,
+    ) -> Tensors:
         operands = dout[0], gamma, out[1], out[2], by_row, by_column, self.probability
         by_residual, by_x, by_gamma, by_beta, by_bias = self.gradient(*operands)
         constants = ops.zeros_like(by_row), ops.zeros_like(by_column)
@@ -172,13 +161,7 @@ class Attention(nn.Cell):
         self.table = self.placeholder if table is None else table
 
     def construct(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        biases: tuple[Tensor, Tensor, Tensor],
-        score_mask: Tensor,
-        factors: tuple[Tensor, ...] = (),
+        self, query: Tensor, key: Tensor, value: Tensor, biases: Tensors, score_mask: Tensor, factors: Tensors = ()
     ) -> Tensor:
         if not factors:
             factors = (self.placeholder, self.placeholder)
@@ -224,7 +207,7 @@ class _Attention(nn.Cell):
         by_column: Tensor,
         out: tuple[Tensor, Tensor],
         dout: tuple[Tensor, Tensor],
-    ) -> tuple[Tensor, ...]:
+    ) -> Tensors:
         constants = score_mask, table, by_row, by_column
         operands = query, key, value, query_bias, key_bias, value_bias, *constants, self.settings
         return (*self.gradient(dout[0], *operands, out[1]), *[ops.zeros_like(constant) for constant in constants])
@@ -237,7 +220,7 @@ class SquareSum(nn.Cell):
         super().__init__()
         self.value = operation("square_sum", lambda *_: [1])
 
-    def construct(self, tensors: tuple[Tensor, ...]) -> Tensor:
+    def construct(self, tensors: Tensors) -> Tensor:
         return self.value(*tensors).reshape(())
 
 
@@ -248,7 +231,7 @@ class ScaleAll(nn.Cell):
         super().__init__()
         self.value = operation("scale_all", lambda _, *shapes: shapes, count)
 
-    def construct(self, tensors: tuple[Tensor, ...], factor: Tensor) -> tuple[Tensor, ...]:
+    def construct(self, tensors: Tensors, factor: Tensor) -> Tensors:
         return self.value(factor, *tensors)
 
 
@@ -277,9 +260,7 @@ class ApplyMask(nn.Cell):
     def construct(self, x: Tensor, by_row: Tensor, by_column: Tensor) -> Tensor:
         return self.value(x, by_row, by_column, self.probability)
 
-    def bprop(
-        self, x: Tensor, by_row: Tensor, by_column: Tensor, out: Tensor, dout: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def bprop(self, x: Tensor, by_row: Tensor, by_column: Tensor, out: Tensor, dout: Tensor) -> Tensors:
         gradient = self.value(dout, by_row, by_column, self.probability)
         return gradient, ops.zeros_like(by_row), ops.zeros_like(by_column)
 
@@ -307,7 +288,5 @@ class _CrossEntropy(nn.Cell):
     def construct(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return self.value(logits, labels)
 
-    def bprop(
-        self, logits: Tensor, labels: Tensor, out: tuple[Tensor, ...], dout: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Tensor]:
+    def bprop(self, logits: Tensor, labels: Tensor, out: Tensors, dout: Tensors) -> Tensors:
         return self.gradient(dout[0], logits, labels, out[2]), ops.zeros_like(labels)

@@ -15,7 +15,7 @@ import mindspore as ms
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from model_utils.errors import DeviceError
-from src.nn.native_operations import library_function, operation
+from src.nn.native_operations import Tensors, library_function, operation
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class _Products(nn.Cell):
             packed = [Parameter(self.prepack(weight), f"{weight.name}.prepacked", False) for weight in weights]
             self.packed_weights = ParameterTuple(packed)
 
-    def prepacked(self, *weights: Tensor) -> tuple[Tensor, ...]:
+    def prepacked(self, *weights: Tensor) -> Tensors:
         if self.packed_weights:
             return self.packed_weights
         made = ()
@@ -120,15 +120,7 @@ class ThreeProducts(_Products):
             return self.value_prepacked(x, first, second, third, *self.prepacked(first, second, third))
         return self.value(x, first, second, third)
 
-    def bprop(
-        self,
-        x: Tensor,
-        first: Tensor,
-        second: Tensor,
-        third: Tensor,
-        out: tuple[Tensor, Tensor, Tensor],
-        dout: tuple[Tensor, Tensor, Tensor],
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def bprop(self, x: Tensor, first: Tensor, second: Tensor, third: Tensor, out: Tensors, dout: Tensors) -> Tensors:
         return self.gradient(*dout, x, first, second, third)
 
 
@@ -165,18 +157,8 @@ class _LinearCrossEntropy(nn.Cell):
             outputs=3,
         )
 
-    def construct(
-        self, x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def construct(self, x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensors:
         return self.value(x, weight, bias, labels)
 
-    def bprop(
-        self,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        labels: Tensor,
-        out: tuple[Tensor, ...],
-        dout: tuple[Tensor, ...],
-    ) -> tuple[Tensor, ...]:
+    def bprop(self, x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, out: Tensors, dout: Tensors) -> Tensors:
         return *self.gradient(dout[0], x, weight, out[2], out[3]), ops.zeros_like(labels)

@@ -16,7 +16,7 @@ from model_utils.backend import Backend
 from model_utils.errors import DeviceError
 from src.albert_config import AlbertConfig
 from src.nn import fused_layers, fused_products
-from src.nn.native_operations import is_fused
+from src.nn.native_operations import Tensors, is_fused
 
 _mean_last = ops.ReduceMean(keep_dims=True)
 _sum_last = ops.ReduceSum(keep_dims=True)
@@ -155,9 +155,7 @@ class _Normalise(nn.Cell):
         normal = centred * self.spread(inverse, x.shape)
         return self.bias_add(normal * self.spread(gamma, x.shape), beta), normal, inverse
 
-    def bprop(
-        self, x: Tensor, gamma: Tensor, beta: Tensor, out: tuple[Tensor, ...], dout: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def bprop(self, x: Tensor, gamma: Tensor, beta: Tensor, out: Tensors, dout: Tensors) -> Tensors:
         _, normal, inverse = out
         shape = normal.shape
         by_normal = dout[0] * normal
@@ -203,7 +201,7 @@ class _AddNormalise(nn.Cell):
         self.normalise = normalise
 
     def construct(
-        self, x: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor, factors: tuple[Tensor, ...] = ()
+        self, x: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor, factors: Tensors = ()
     ) -> Tensor:
         summand = ops.cast(self.add_bias(x, ops.cast(bias, x.dtype)), residual.dtype)
         if factors:
@@ -234,7 +232,7 @@ class LayerNorm(nn.Cell):
     def construct(self, x: Tensor) -> Tensor:
         return self.normalise(x, self.gamma, self.beta)[0]
 
-    def of_sum(self, x: Tensor, bias: Tensor, residual: Tensor, factors: tuple[Tensor, ...] = ()) -> Tensor:
+    def of_sum(self, x: Tensor, bias: Tensor, residual: Tensor, factors: Tensors = ()) -> Tensor:
         """Return LayerNorm(dropout(x + bias) + residual): x, residual (N, C), bias (C); factors: Dropout.factors."""
         return self.add_normalise(x, bias, residual, self.gamma, self.beta, factors)
 
@@ -296,7 +294,7 @@ class SwapMiddleAxes(nn.Cell):
 class _SquareSum(nn.Cell):
     """The sum of the squares of all entries of a tuple of tensors, ()."""
 
-    def construct(self, tensors: tuple[Tensor, ...]) -> Tensor:
+    def construct(self, tensors: Tensors) -> Tensor:
         total = 0.0
         for tensor in tensors:
             total = total + _sum_all(tensor * tensor)
@@ -306,7 +304,7 @@ class _SquareSum(nn.Cell):
 class _ScaleAll(nn.Cell):
     """Each tensor times a factor (); 0 everywhere if that is 0, whatever the tensor."""
 
-    def construct(self, tensors: tuple[Tensor, ...], factor: Tensor) -> tuple[Tensor, ...]:
+    def construct(self, tensors: Tensors, factor: Tensor) -> Tensors:
         scaled = ()
         for tensor in tensors:
             scaled += (ops.masked_fill(tensor * factor, factor == 0.0, 0.0),)

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import mindspore as ms
-from mindspore import ops
+from mindspore import Tensor, ops
 
 from model_utils.backend import Backend
 from model_utils.cpu_threads import threads
 from model_utils.native_code import library_for
 
+Tensors = tuple[Tensor, ...]
 SOURCE = Path(__file__).parent / "native" / "operations.cc"
 
 

@@ -36,8 +36,6 @@ class PretrainingData:
 
     Attributes:
         manifest: entries of NAME.facts.json, or of TFRecords what their rows tell.
-        batches_per_epoch: batches of this rank.
-        rows_at_once: rows of one batch over all ranks.
         token_counts: (V,) how often each token is a masked token or, with dynamic masks, a candidate for masking; None
             if the files do not have these counts.
     """

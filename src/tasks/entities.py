@@ -11,6 +11,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+Sentences = Sequence[Sequence[str]]  # words or tags of each sentence
 OUTSIDE = "O"
 LETTERS = "BIMLESU"  # sorted by position in an entity
 _POSITION_LETTERS = frozenset(LETTERS)
@@ -139,9 +140,7 @@ def _letter_and_label(tag: str, has_bare_letters: bool) -> tuple[str, str]:
     return "S", tag
 
 
-def entity_scores(
-    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], tags: Iterable[str] = ()
-) -> dict[str, float]:
+def entity_scores(gold: Sentences, predicted: Sentences, tags: Iterable[str] = ()) -> dict[str, float]:
     """Return F1, precision and recall of entities, where label and both ends must match, and the accuracy of tags.
 
     With more than one label, f1_LABEL is added for each label in the sentences or in `tags`. Undefined metrics are 0.
@@ -161,19 +160,12 @@ def entity_scores(
     return metrics
 
 
-def entity_metrics(
-    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], tags: Iterable[str] = ()
-) -> dict[str, dict[str, float]]:
+def entity_metrics(gold: Sentences, predicted: Sentences, tags: Iterable[str] = ()) -> dict[str, dict[str, float]]:
     """Return precision, recall, F1 and support of the entities of each label, counted as in entity_scores."""
     return {label: _metrics(*counts) for label, counts in _count_entities(gold, predicted, tags).items()}
 
 
-def mention_macro_f1(
-    words: Sequence[Sequence[str]],
-    gold: Sequence[Sequence[str]],
-    predicted: Sequence[Sequence[str]],
-    tags: Iterable[str] = (),
-) -> float:
+def mention_macro_f1(words: Sentences, gold: Sentences, predicted: Sentences, tags: Iterable[str] = ()) -> float:
     """Return the mean F1 of the labels, where a label's mention counts once a sentence.
 
     Source: score.py of github.com/CLUEbenchmark/CLUENER2020.
@@ -186,10 +178,7 @@ def mention_macro_f1(
 
 
 def _count_entities(
-    gold: Sequence[Sequence[str]],
-    predicted: Sequence[Sequence[str]],
-    tags: Iterable[str],
-    words: Sequence[Sequence[str]] = (),
+    gold: Sentences, predicted: Sentences, tags: Iterable[str], words: Sentences = ()
 ) -> dict[str, list[int]]:
     """Return the numbers of correct, predicted and gold entities of each label in the sentences or in `tags`.
 

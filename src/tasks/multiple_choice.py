@@ -191,9 +191,8 @@ class ChoiceProcessor(RecordProcessor):
     def encode(self, items: Sequence[tuple[str, str, list[str]]]) -> Features:
         """Return one row per option, and the arrays `truncated` (items,) and `items` (rows,), the index of its item."""
         rows = [(article, question, [option]) for article, question, options in items for option in options]
-        articles, questions, options = zip(*rows, strict=True)
         lengths = self.length, self.task_info.max_qa_length
-        values, row_truncated = encode_questions(articles, questions, options, self.tokenizer, *lengths, 1)
+        values, row_truncated = encode_questions(rows, self.tokenizer, *lengths, 1)
         truncated = np.array([cut.any() for cut in self._by_record(items, row_truncated)])
         item_indices = np.repeat(np.arange(len(items)), [len(options) for _, _, options in items])
         arrays = {"truncated": truncated, "items": item_indices}

@@ -100,7 +100,11 @@ def read_sentences(
             _check_guessed_words(path, sentences, labels)
         return [replace(sentence, tags=None) for sentence in sentences]
     if not labels:
-        _check_tags(sentences)
+        scheme, invalid = find_invalid_tags(tag for sentence in sentences for tag in sentence.tags or ())
+        for sentence in sentences if invalid else ():
+            for word, tag in enumerate(sentence.tags or ()):
+                if tag in invalid:
+                    raise DataError(f"{sentence.location(word)} has the tag {shorten(tag)}, allowed are {scheme.value}")
     _warn_of_unbegun(path, sentences, labels)
     return sentences
 
@@ -129,15 +133,6 @@ def _check_guessed_words(path: Path, sentences: Sequence[Sentence], labels: Sequ
             f"{LONG_WORDS} characters, or more than {LONG_IDEOGRAPHS} Chinese ones: answer raw text with "
             "predict.py, or give --data_format columns"
         )
-
-
-def _check_tags(sentences: Sequence[Sentence]) -> None:
-    """Raise DataError if a tag breaks the scheme of the others."""
-    scheme, invalid = find_invalid_tags(tag for sentence in sentences for tag in sentence.tags or ())
-    for sentence in sentences if invalid else ():
-        for word, tag in enumerate(sentence.tags or ()):
-            if tag in invalid:
-                raise DataError(f"{sentence.location(word)} has the tag {shorten(tag)}, allowed are {scheme.value}")
 
 
 def _warn_of_unbegun(path: Path, sentences: Sequence[Sentence], labels: Sequence[str]) -> None:

@@ -1,10 +1,10 @@
 """Extractive question answering: SQuAD v1.1 and v2.0."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 from pydantic import BaseModel, Field
@@ -303,7 +303,6 @@ class SpanProcessor(RecordProcessor):
     """
 
     task_info: SpanInfo
-    predict: ClassVar[Callable[..., list[Prediction]]] = staticmethod(independent_predictions)
 
     def parse(self, record: Record) -> tuple[str, str]:
         return text_of(record, "context"), text_of(record, "question")
@@ -318,7 +317,8 @@ class SpanProcessor(RecordProcessor):
     def postprocess(self, items: Sequence[tuple[str, str]], features: Features, outputs: Outputs) -> list[Record]:
         windows = SquadWindows.of(features.arrays.__getitem__)
         limits = self.task_info.n_best_size, self.task_info.max_answer_length
-        predictions = self.predict(self._questions(items), windows, outputs, *limits)
+        predict = beam_predictions if isinstance(self.task_info, SpanSearchInfo) else independent_predictions
+        predictions = predict(self._questions(items), windows, outputs, *limits)
         return [self._answer(prediction) for prediction in predictions]
 
     def _questions(self, items: Sequence[tuple[str, str]]) -> list[SquadQuestion]:
@@ -332,12 +332,6 @@ class SpanProcessor(RecordProcessor):
         no_answer = prediction.no_answer_probability
         n_best = [_span_entry(candidate) for candidate in prediction.best]
         return {**entry, "no_answer_probability": no_answer, "n_best": n_best}
-
-
-class SpanSearchProcessor(SpanProcessor):
-    """Processor with the fields of SpanProcessor that can return no answer."""
-
-    predict = staticmethod(beam_predictions)
 
 
 def _span_entry(span: ScoredSpan) -> Record:
@@ -384,7 +378,7 @@ SQUAD_V1 = TaskSpec(
 SQUAD_V2 = TaskSpec(
     "squad_v2",
     lambda architecture, task_info: SpanSearchScores(architecture, task_info.start_n_top, task_info.end_n_top),
-    SpanSearchProcessor,
+    SpanProcessor,
     _FIELDS,
     SpanAnswer,
     Head(

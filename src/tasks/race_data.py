@@ -8,7 +8,7 @@ question and option the last max_qa_length tokens are used, of the article the f
 import itertools
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -35,6 +35,7 @@ MIN_OPTIONS, MAX_OPTIONS = 2, len(ANSWERS)
 Options = Annotated[tuple[str, ...], Field(min_length=MIN_OPTIONS, max_length=MAX_OPTIONS)]
 RACE_OPTIONS = 4  # options of RACE's questions, and of features whose manifest has no num_choices
 BLANK = "_"
+Row = tuple[str, str, Sequence[str]]  # article, question, options
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,15 +177,9 @@ class RaceSplit:
         questions = self.examples
         if not questions:
             raise DataError("the split has no questions")
-        values, truncated = encode_questions(
-            [question.article for question in questions],
-            [question.question for question in questions],
-            [question.options for question in questions],
-            self.tokenizer,
-            self.max_seq_length,
-            self.max_qa_length,
-            self.num_choices,
-        )
+        rows = [(question.article, question.question, question.options) for question in questions]
+        lengths = self.max_seq_length, self.max_qa_length
+        values, truncated = encode_questions(rows, self.tokenizer, *lengths, self.num_choices)
         if truncated.any():
             logger.info(
                 f"{truncated.sum():,} of {len(questions):,} questions are truncated: with their article they exceed "
@@ -201,33 +196,26 @@ class RaceSplit:
 
 
 def encode_questions(
-    articles: Sequence[str],
-    questions: Sequence[str],
-    options: Sequence[Sequence[str]],
-    tokenizer: FullTokenizer,
-    max_seq_length: int,
-    max_qa_length: int,
-    num_choices: int,
+    rows: Iterable[Row], tokenizer: FullTokenizer, max_seq_length: int, max_qa_length: int, num_choices: int
 ) -> tuple[dict[str, Ragged], np.ndarray]:
     """Encode one question per row; consecutive rows with the same article tokenize it once.
 
     Args:
-        articles, questions: (rows,).
-        options: (rows,) of at most num_choices texts each.
+        rows: article, question and at most num_choices options each.
 
     Returns:
         columns: input_ids, input_mask, segment_ids, int32. Entry t * num_choices + c of a row is token t of choice c;
             every choice is padded to the longest one of its row, and missing choices are all padding.
         truncated: (rows,) bool, True if the row's article or choices were truncated.
     """
-    rows = []
+    encoded = []
     full_lengths = []
     is_cut = []  # whether question and option exceed max_qa_length
-    for article, endings in _tokenize(articles, questions, options, tokenizer):
+    for article, endings in _tokenize(rows, tokenizer):
         is_cut.append(max(map(len, endings)) > max_qa_length)
         endings = [ending[-max_qa_length:] for ending in endings]
         full_lengths.append(len(article) + max(map(len, endings)) + 3)
-        rows.append((article, endings))
+        encoded.append((article, endings))
     truncated = (np.array(full_lengths) > max_seq_length) | np.array(is_cut)
     lengths = np.minimum(full_lengths, max_seq_length)
     starts = np.cumsum(lengths) - lengths
@@ -235,7 +223,7 @@ def encode_questions(
     input_ids = np.full(shape, tokenizer.pad_id, np.int32)
     input_mask = np.zeros(shape, np.int32)
     segment_ids = np.zeros(shape, np.int32)
-    for (article, endings), start in zip(rows, starts, strict=True):
+    for (article, endings), start in zip(encoded, starts, strict=True):
         for choice, ending in enumerate(endings):
             article_length = min(len(article), max_seq_length - 3 - len(ending))
             end = start + article_length + len(ending) + 3
@@ -253,11 +241,8 @@ def encode_questions(
     return values, truncated
 
 
-def _tokenize(
-    articles: Sequence[str], questions: Sequence[str], options: Sequence[Sequence[str]], tokenizer: FullTokenizer
-) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
+def _tokenize(rows: Iterable[Row], tokenizer: FullTokenizer) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
     """Yield the token ids of the article and of question with each option, row by row."""
-    rows = zip(articles, questions, options, strict=True)
     for article, group in itertools.groupby(rows, key=itemgetter(0)):
         endings = []
         option_counts = []

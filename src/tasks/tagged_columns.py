@@ -37,6 +37,9 @@ class _Row(NamedTuple):
     cells: list[str]
 
 
+_Sentences = Sequence[Sequence[_Row]]
+
+
 class _Layout(NamedTuple):
     """Indices of the columns (tag: None for a file without tags), and whether the first one numbers the words."""
 
@@ -160,13 +163,7 @@ def _is_header(cells: Sequence[str], *keys: str) -> bool:
 
 
 def _find_layout(
-    path: Path,
-    first: _Row,
-    has_header: bool,
-    sentences: Sequence[Sequence[_Row]],
-    word_column: str,
-    tag_column: str,
-    labelled: bool,
+    path: Path, first: _Row, has_header: bool, sentences: _Sentences, word_column: str, tag_column: str, labelled: bool
 ) -> _Layout:
     """Return the layout of a file; log it where words are not in the first or tags not in the last column.
 
@@ -204,12 +201,7 @@ def _find_layout(
 
 
 def _locate_columns(
-    path: Path,
-    first: _Row,
-    names: Sequence[str],
-    sentences: Sequence[Sequence[_Row]],
-    word_column: str,
-    tag_column: str,
+    path: Path, first: _Row, names: Sequence[str], sentences: _Sentences, word_column: str, tag_column: str
 ) -> tuple[int | None, int | None]:
     """Return the indices of word and tag column; None: not found, or of the word: not named.
 
@@ -226,7 +218,7 @@ def _locate_columns(
     return word, tag
 
 
-def _refuse_other_numbers(path: Path, sentences: Sequence[Sequence[_Row]]) -> None:
+def _refuse_other_numbers(path: Path, sentences: _Sentences) -> None:
     """Raise DataError if the first column, which would hold the words, holds numbers alone."""
     cells = [row.cells[0] for rows in sentences for row in rows]
     if len(cells) > 1 and all(map(_NUMBERS.fullmatch, cells)):
@@ -236,7 +228,7 @@ def _refuse_other_numbers(path: Path, sentences: Sequence[Sequence[_Row]]) -> No
         )
 
 
-def _refuse_missing_tags(path: Path, sentences: Sequence[Sequence[_Row]], tag: int) -> None:
+def _refuse_missing_tags(path: Path, sentences: _Sentences, tag: int) -> None:
     """Raise DataError if most lines have no value in the tag column."""
     rows = itertools.chain.from_iterable(sentences)
     tags = [row.cells[tag] for row in rows if not _RANGE_OR_EMPTY_NODE.fullmatch(row.cells[0])]
@@ -265,7 +257,7 @@ def _index(path: Path, first: _Row, column: str, names: Sequence[str]) -> int | 
     return int(column) - 1 if _WORD_NUMBER.fullmatch(column) and 1 <= int(column) <= len(first.cells) else None
 
 
-def _has_word_numbers(path: Path, sentences: Sequence[Sequence[_Row]], warns: bool) -> bool:
+def _has_word_numbers(path: Path, sentences: _Sentences, warns: bool) -> bool:
     """Return True if the first column numbers the words of every sentence, from 0, from 1 or through the file.
 
     Args:
@@ -293,7 +285,7 @@ def _has_word_numbers(path: Path, sentences: Sequence[Sequence[_Row]], warns: bo
     return words > 1 and not uncounted_lines
 
 
-def _holds_tags(sentences: Sequence[Sequence[_Row]], index: int) -> bool:
+def _holds_tags(sentences: _Sentences, index: int) -> bool:
     """Return True if a column holds tags of entities or spans, and not O alone."""
     scheme, invalid = find_invalid_tags(row.cells[index] for rows in sentences for row in rows)
     return scheme is not Scheme.WORDS and not invalid

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from src.albert_model import LAYER_KEY_STEP, Encoder
-from src.albert_networks import TrainingNetwork
+from src.albert_networks import Tensors, TrainingNetwork
 
 
-def scaled_loss(metrics: tuple[Tensor, ...], scale: Tensor) -> tuple[Tensor, Tensor]:
+def scaled_loss(metrics: Tensors, scale: Tensor) -> tuple[Tensor, Tensor]:
     """Return the first metric times the scale, to differentiate, and all metrics as one tensor."""
     return metrics[0] * scale, ops.stack(metrics)
 
@@ -81,16 +81,12 @@ class LayerwiseGradient(nn.Cell):
         self.first_gradient = ops.GradOperation(get_by_list=True, sens_param=True)
         self.depend = ops.Depend()
 
-    def head_loss(
-        self, states: Tensor, texts: tuple[Tensor, ...], further: tuple[Tensor, ...], scale: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def head_loss(self, states: Tensor, texts: Tensors, further: Tensors, scale: Tensor) -> Tensors:
         """Return the scaled loss and the metrics from the last layer's states."""
         outputs = self.albert.outputs(states, texts, self.network.scores.rows_read(texts, further) is None)
         return scaled_loss(self.network.total_losses(outputs, texts, further), scale)
 
-    def construct(
-        self, inputs: tuple[Tensor, ...], dropout_key: Tensor, scale: Tensor
-    ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, ...]]:
+    def construct(self, inputs: Tensors, dropout_key: Tensor, scale: Tensor) -> tuple[Tensors, Tensors]:
         text_count = self.network.text_inputs
         texts = self.network.scores.backbone_texts(inputs[:text_count])
         score_mask = self.albert.score_mask(texts)

@@ -14,7 +14,7 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from model_utils.config import UPDATES
-from src.albert_networks import JointNetwork
+from src.albert_networks import JointNetwork, Tensors
 from src.data.mixed_batches import TASK
 from src.nn.dropout import mix_bits
 from src.nn.layers import scale_all, square_sum
@@ -127,7 +127,7 @@ class TrainStep(nn.Cell):
         ops.assign(self.loss_scale, Tensor(self.scaling.start, ms.float32))
         ops.assign(self.good_steps, Tensor(0, ms.int32))
 
-    def loss(self, inputs: tuple[Tensor, ...], dropout_key: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    def loss(self, inputs: Tensors, dropout_key: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         """Return the scaled loss, to differentiate, and the metrics as one tensor."""
         return scaled_loss(self.network(*inputs, dropout_key), scale)
 
@@ -156,7 +156,7 @@ class TrainStep(nn.Cell):
             good = ops.select(grow, ops.zeros_like(good), good)
         ops.assign(self.good_steps, good)
 
-    def global_norm(self, gradients: tuple[Tensor, ...], row_squares: tuple[Tensor, ...]) -> Tensor:
+    def global_norm(self, gradients: Tensors, row_squares: Tensors) -> Tensor:
         """Return google's global norm, in which segment embeddings count per looked-up row (RowSquareSum).
 
         Not finite if any entry is not. row_squares: squares of the looked-up segment rows of all ranks; () if frozen.
@@ -166,9 +166,7 @@ class TrainStep(nn.Cell):
             squares = row_squares[0] + squares
         return ops.sqrt(squares)
 
-    def update(
-        self, gradients: tuple[Tensor, ...], elapsed: Tensor, rate_factor: Tensor, task: int
-    ) -> tuple[Tensor, ...]:
+    def update(self, gradients: Tensors, elapsed: Tensor, rate_factor: Tensor, task: int) -> Tensors:
         """Reduce, unscale, clip and apply gradients; task: index of the task that they are of.
 
         Returns the gradient norm, whether it was finite, the learning rate, and the loss scale that was used.
@@ -192,7 +190,7 @@ class TrainStep(nn.Cell):
 
     def construct(
         self, last: bool, seed: Tensor, micro: Tensor, elapsed: Tensor, rate_factor: Tensor, *inputs: Tensor
-    ) -> tuple[Tensor, ...]:
+    ) -> Tensors:
         """Run one micro-batch and, with `last`, the update. `last` is a constant: two graphs, compiled once each."""
         key = self.dropout_key(seed, micro)
         task = inputs[0] if self.has_tasks else 0
@@ -226,7 +224,7 @@ class TrainStep(nn.Cell):
             raise ValueError(f"got {count} micro-batches, but an update takes one: accumulate is false")
         if self.rank_size > 1:
             self.compile_for(micro_batches)
-        outputs: tuple[Tensor, ...] = ()
+        outputs: Tensors = ()
         columns = self.network_of(micro_batches[0]).weight_columns
         for i, batch in enumerate(normalise_weights(micro_batches, columns, self.ranks)):
             if outputs and self.rank_size > 1 and i + 1 == count:

@@ -70,7 +70,7 @@ def create_app(
     access_log: logging.Logger | None = None,
 ) -> FastAPI:
     """Return the application, for any ASGI server; hosts: names that requests may use, "*": any."""
-    batcher = MicroBatcher(predictor, limits.batch, limits.batch_characters, limits.waiting, limits.window)
+    batcher = MicroBatcher(predictor, limits)
     metrics = Metrics(predictor.task_info.task, predictor.file, limits.batch, lambda: batcher.waiting)
     batcher.on_batch = metrics.batches.observe
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from src.inference.predictor import Predictor
+from src.inference.server.limits import Limits
 from src.tasks.record_processor import Record
 
 logger = logging.getLogger(__name__)
@@ -41,20 +42,13 @@ class MicroBatcher:
 
     Args:
         predictor: or any object with its task_info and predict; called from one dedicated thread.
-        max_batch: records per call.
-        max_characters: of the texts of a call; a longer record gets a call of its own.
-        max_waiting: most records in the queue; a larger request is accepted if the queue is empty.
-        window: seconds that a request to an idle server waits for others.
+        limits: a record longer than batch_characters gets a call of its own; a request of more than `waiting` records
+            is accepted if the queue is empty.
     """
 
-    def __init__(
-        self, predictor: Predictor, max_batch: int, max_characters: int, max_waiting: int, window: float
-    ) -> None:
+    def __init__(self, predictor: Predictor, limits: Limits) -> None:
         self._predictor = predictor
-        self._max_batch = max_batch
-        self._max_characters = max_characters
-        self._max_waiting = max_waiting
-        self._window = window
+        self._limits = limits
         self._queue: deque[_Request] = deque()
         self._worker: asyncio.Task | None = None
         self.on_batch: Callable[[int], object] = lambda _: None  # is told the records of each call, in its thread
@@ -69,7 +63,7 @@ class MicroBatcher:
         """Return one answer per record, in order; raise QueueFullError or PredictionError if there are none."""
         if not records:
             return []
-        if self._queue and self.waiting + len(records) > self._max_waiting:
+        if self._queue and self.waiting + len(records) > self._limits.waiting:
             raise QueueFullError
         loop = asyncio.get_running_loop()
         request = _Request(list(records), loop.create_future())
@@ -88,15 +82,15 @@ class MicroBatcher:
         self._thread.shutdown(wait=False)
 
     async def _work(self) -> None:
-        await asyncio.sleep(self._window)
+        await asyncio.sleep(self._limits.window)
         while self._queue:
             await self._answer_together(self._next_batch())
 
     def _next_batch(self) -> list[_Slice]:
         """Remove the next requests from the queue: several whole ones, or one, perhaps with its first records only."""
         batch: list[_Slice] = []
-        room = self._max_batch
-        characters_left = self._max_characters
+        room = self._limits.batch
+        characters_left = self._limits.batch_characters
         while self._queue and room:
             request = self._queue[0]
             records: list[Record] = []
