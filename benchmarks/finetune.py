@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.commands import PROJECT, CommandsConfig, measure_in_turns, run_command
 from benchmarks.random_model import write_random_models
-from benchmarks.transformers_finetuning import LABELS, SQUAD, TEXTS, TransformersConfig
+from benchmarks.transformers_finetuning import LABELS, NER, SQUAD, TEXTS, TransformersConfig
 from model_utils.config import run_main
 from model_utils.convert_ckpt import ConvertConfig
 from model_utils.errors import ConfigError
@@ -21,6 +21,7 @@ from src.albert_config import PRESETS
 from src.tasks.classification_examples import ClassifierConfig
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.question_answering import SquadConfig
+from src.tasks.token_classification import NerConfig
 
 LAST_STEP = 10**6  # beyond the end of all runs here
 PADDINGS = ("longest", "max_length")  # of transformers
@@ -34,8 +35,8 @@ class FinetuneBenchmarkConfig(CommandsConfig):
     paddings: tuple[str, ...] = option(PADDINGS, "how transformers pads rows")
     epoch_num: int = option(1, "epochs", minimum=1)
     learning_rate: float = option(5e-5, "at the beginning; it falls to 0", above=0)
-    task: str = option("sst-2", "fine-tuned for", choices=(*TEXTS, SQUAD))
-    train: str = option("", "GLUE's table, or SQuAD's json", required=True)
+    task: str = option("sst-2", "fine-tuned for", choices=(*TEXTS, NER, SQUAD))
+    train: str = option("", "GLUE's table, CoNLL's columns of words and tags, or SQuAD's json", required=True)
     dev: str = option("", "likewise", required=True)
     max_length: int = option(128, "tokens of a row", minimum=8)
     batch_size: int = option(32, "rows of a batch", minimum=1)
@@ -55,7 +56,7 @@ class Sides:
         self.run = folder / "run"
         self.features = folder / "features"
         self.peer_results = folder / "results.json"
-        self.metric = "f1" if config.task == SQUAD else "accuracy"
+        self.metric = "f1" if config.task in (NER, SQUAD) else "accuracy"
         if config.model:
             self.model = folder / "model"
             self.peer_model = Path(config.model)
@@ -99,6 +100,8 @@ class Sides:
         }
         if config.task == SQUAD:
             return "run_squad_v1", SquadConfig(train_json_path=config.train, eval_json_path=config.dev, **common)
+        if config.task == NER:
+            return "run_ner", NerConfig(data_format="columns", train_file=config.train, dev_file=config.dev, **common)
         text_a, text_b = (*TEXTS[config.task], "")[:2]  # "": single texts
         return "run_classifier", ClassifierConfig(
             task_name="custom",

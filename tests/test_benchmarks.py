@@ -148,7 +148,7 @@ def test_the_facts_of_a_machine_name_its_gpus(monkeypatch: pytest.MonkeyPatch) -
     assert facts["gpus"] == ["A", "B"] and facts["matrix_product_gflops"] == 123.4
 
 
-@pytest.mark.parametrize("task", ["sst-2", "squad_v1"])
+@pytest.mark.parametrize("task", ["sst-2", "ner", "squad_v1"])
 def test_fine_tuning_warms_up_on_neither_side(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finetune, "write_random_models", lambda *_: (tmp_path / "model", tmp_path / "peer"))
     config = finetune.FinetuneBenchmarkConfig(train="t", dev="d", spm_model_file="v", task=task)
